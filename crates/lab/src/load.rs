@@ -18,7 +18,7 @@ pub mod vhost;
 pub use client::{Client, Done};
 pub use endpoint::Endpoint;
 pub use files::{Content, DiskUse, FILE_BYTES, FILES_PER_DIRECTORY, FileSet, Round};
-pub use job::{run, run_until};
+pub use job::{PASSES, READ_PASSES, WARM_UP, precondition, run, run_until};
 pub use ledger::{Ledger, Verdict};
 pub use op::{Dialect, Op};
 pub use random::{Permutation, Rng, Zipf};

@@ -16,7 +16,7 @@ mod qsd;
 mod reflink;
 mod volatile;
 
-pub use ceiling::{Ceiling, serve as serve_ceiling};
+pub use ceiling::{Ceiling, mount as memory_mount, serve as serve_ceiling};
 pub use contender::{Contender, PEERS, make};
 pub use control::Control;
 pub use counters::Counters;

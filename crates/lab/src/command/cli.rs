@@ -3,7 +3,7 @@
 use super::{drives, files, list, load, monitor, report, run};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use millpond_lab::peer::serve_ceiling;
+use millpond_lab::peer::{memory_mount, serve_ceiling};
 use millpond_lab::units::parse_size;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -36,14 +36,17 @@ enum Verb {
     Drives(drives::Drives),
     #[command(hide = true)]
     Files(files::Files),
-    /// Serves memory over NBD: the contender `ceiling`
+    /// Serves memory over NBD or as a file of a mount: the contender `ceiling`
     #[command(hide = true)]
     Ceiling {
         /// Size of the memory in bytes
         #[arg(long, value_parser = parse_size)]
         size: u64,
-        /// Path of the unix socket
-        socket: PathBuf,
+        /// Serves the file `disk` of the directory instead of a socket
+        #[arg(long)]
+        mount: bool,
+        /// Path of the unix socket, or of the directory
+        path: PathBuf,
     },
 }
 
@@ -61,7 +64,8 @@ impl Cli {
             Verb::Monitor(monitor) => monitor.run(),
             Verb::Drives(drives) => drives.run(),
             Verb::Files(files) => files.run(),
-            Verb::Ceiling { size, socket } => serve_ceiling(&socket, size).map(|()| ExitCode::SUCCESS),
+            Verb::Ceiling { size, mount: true, path } => memory_mount::serve(&path, size).map(|()| ExitCode::SUCCESS),
+            Verb::Ceiling { size, mount: false, path } => serve_ceiling(&path, size).map(|()| ExitCode::SUCCESS),
         }
     }
 }

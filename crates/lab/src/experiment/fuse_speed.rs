@@ -1,9 +1,10 @@
 //! `fuse-speed`: measures a volume as a file of a mount, against a raw image that
-//! qemu-storage-daemon exports over FUSE. The load is fio with asynchronous direct I/O, like that
+//! qemu-storage-daemon exports over FUSE, and a mount of memory alone. The load is fio with asynchronous direct I/O, like that
 //! of a loop device and of QEMU.
 
 use super::{Media, Setup};
-use crate::peer::{Aio, Contender, Millpond, POOL};
+use crate::load::{PASSES, READ_PASSES, WARM_UP};
+use crate::peer::{Aio, Contender, Millpond, POOL, memory_mount};
 use crate::process::{Daemon, Workspace, cpu_time, find_tool, run_tool};
 use crate::report::{Goal, Results};
 use anyhow::{Context, Result};
@@ -13,7 +14,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-const CONTENDERS: [&str; 4] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native"];
+const CEILING: &str = "ceiling";
+const CONTENDERS: [&str; 5] = ["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native", CEILING];
 const PEERS: [&str; 2] = ["qsd-raw", "qsd-raw-native"];
 const SIZE: u64 = 512 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -43,11 +45,12 @@ fn fio(file: &Path, rw: &str, bs: &str, depth: &str, more: &[String]) -> Result<
 /// Measures all cases on one file.
 fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, file: &Path, pid: u32) -> Result<()> {
     let size = format!("--size={}", setup.size_or(SIZE));
-    fio(file, "write", "1m", "4", std::slice::from_ref(&size)).with_context(|| format!("filling {name}"))?;
+    fio(file, "write", "1m", "4", &[size.clone(), format!("--loops={PASSES}")]).with_context(|| format!("filling {name}"))?;
+    fio(file, "randread", "64k", "8", &[size.clone(), format!("--loops={READ_PASSES}")]).with_context(|| format!("reading {name}"))?;
     for (case, rw, bs, depth) in CASES {
         let seed = format!("--randseed={}", setup.seed_of(rep));
         let time = format!("--runtime={}", setup.secs.max(1.0).ceil());
-        let more = [size.clone(), seed, time, "--time_based".to_owned(), "--norandommap".to_owned()];
+        let more = [size.clone(), seed, time, "--time_based".to_owned(), format!("--ramp_time={WARM_UP}"), "--norandommap".to_owned()];
         let before = cpu_time(pid)?;
         let job = fio(file, rw, bs, depth, &more).with_context(|| format!("{case} on {name}"))?;
         let used = cpu_time(pid)?.saturating_sub(before);
@@ -92,6 +95,22 @@ fn theirs(setup: &Setup, results: &mut Results, rep: usize, name: &str) -> Resul
     measured
 }
 
+/// A mount whose file is memory, served by this program.
+fn ceiling(setup: &Setup, results: &mut Results, rep: usize) -> Result<()> {
+    let workspace = Workspace::new(&setup.dir, CEILING)?;
+    let mount = workspace.path().join("mnt");
+    std::fs::create_dir(&mount)?;
+    let mut command = Command::new(std::env::current_exe().context("the path of this program")?);
+    command.args([CEILING, "--mount", "--size", &setup.size_or(SIZE).to_string()]).arg(&mount);
+    let mut daemon = Daemon::spawn(&mut command, &workspace.path().join("ceiling.log"))?;
+    let file = mount.join(memory_mount::FILE);
+    let measured = daemon.wait_ready(PATIENCE, || file.exists()).and_then(|_| measure(setup, results, rep, CEILING, &file, daemon.pid()));
+    // its program ends with the mount
+    let unmounted = run_tool("umount", &["--lazy", &mount.display().to_string()]);
+    daemon.terminate(PATIENCE)?;
+    measured.and(unmounted.map(|_| ()))
+}
+
 pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
     if find_tool("fio").is_none() {
         results.leave_out("fio is not installed");
@@ -103,11 +122,18 @@ pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
             // rotate the order, so that no target is always first
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };
             results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
-            let measurement = if Millpond::is_named(name) { ours } else { theirs };
-            measurement(setup, results, rep, name).with_context(|| name.clone())?;
+            let measured = match name.as_str() {
+                CEILING => ceiling(setup, results, rep),
+                name if Millpond::is_named(name) => ours(setup, results, rep, name),
+                name => theirs(setup, results, rep, name),
+            };
+            measured.with_context(|| name.clone())?;
         }
     }
     if setup.media == Media::Shm {
+        for case in ["4k randread q32", "4k randwrite q32"] {
+            results.goal(case, "iops", "millpond", Goal::times_of(CEILING, 0.8));
+        }
         for (case, peer) in ["4k randread q32", "4k randwrite q32"].into_iter().flat_map(|case| PEERS.map(|peer| (case, peer))) {
             results.goal(case, "iops", "millpond", Goal::times_of(peer, 2.5));
         }

@@ -7,7 +7,7 @@ use super::op::Op;
 use super::random::{Permutation, Rng, Zipf};
 use super::result::{Latency, LoadResult, Point};
 use super::spec::{Access, Durability, LoadSpec, Mix};
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 use hdrhistogram::Histogram;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -16,12 +16,36 @@ use std::time::{Duration, Instant};
 const GRAIN: usize = 4096;
 const MAX_ERRORS: u64 = 100; // a server that refuses this many requests will refuse the rest
 
+/// Times that a disk is written before speeds are compared: more bytes than the lab's pool for it has.
+pub const PASSES: u64 = 6;
+/// Times that it is read then: caches keep what is read again.
+pub const READ_PASSES: u64 = 3;
+/// Seconds of each load that are not measured, where speeds are compared.
+pub const WARM_UP: f64 = 1.0;
+
 /// Runs a load until the end that its spec defines. Requests that the server refuses are counted.
 ///
 /// # Errors
 /// The server cannot be reached, the range does not fit into the export, or the connection broke.
 pub fn run(endpoint: &Endpoint, spec: &LoadSpec) -> Result<LoadResult> {
     run_until(endpoint, spec, &AtomicBool::new(false))
+}
+
+/// Writes the whole range [`PASSES`] times in order and reads as much as [`READ_PASSES`] times of it
+/// at random, before speeds are compared: a server that writes to a log has then gone through the
+/// space of its disk, as a server that writes in place has after one pass, and memory that servers
+/// use has been used before. What first writes cost is measured by the experiment `defaults`.
+///
+/// # Errors
+/// Those of [`run`], or the server refused a request.
+pub fn precondition(endpoint: &Endpoint) -> Result<()> {
+    let reads = LoadSpec { once: true, ramp: 0.0, ..LoadSpec::random(Mix::Read, 64 << 10, 8) };
+    let passes = (0..PASSES).map(|_| LoadSpec::fill()).chain((0..READ_PASSES).map(|seed| LoadSpec { seed, ..reads.clone() }));
+    for pass in passes {
+        let done = run(endpoint, &pass)?;
+        ensure!(done.errors == 0, "{} requests were refused", done.errors);
+    }
+    Ok(())
 }
 
 /// Runs a load until the end that its spec defines, or until `stop` is set.

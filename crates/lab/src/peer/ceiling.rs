@@ -1,6 +1,8 @@
 //! The ceiling: a server that only copies between its memory and the socket. It shows the cost of
 //! the protocol and of the kernel's sockets, a limit that no server over NBD can exceed by much.
 
+pub mod mount;
+
 use super::Contender;
 use crate::load::Endpoint;
 use crate::process::Daemon;
