@@ -32,9 +32,9 @@ pub fn run(endpoint: &Endpoint, spec: &LoadSpec) -> Result<LoadResult> {
 }
 
 /// Writes the whole range [`PASSES`] times in order and reads as much as [`READ_PASSES`] times of it
-/// at random, before speeds are compared: a server that writes to a log has then gone through the
-/// space of its disk, as a server that writes in place has after one pass, and memory that servers
-/// use has been used before. What first writes cost is measured by the experiment `defaults`.
+/// at random, before speeds are compared: a server that writes to a log then reuses space that it had,
+/// as a server that writes in place does after one pass, and memory that servers use has been used
+/// before. What first writes cost is measured by the experiment `defaults`.
 ///
 /// # Errors
 /// Those of [`run`], or the server refused a request.
