@@ -1,7 +1,7 @@
 //! When a policy runs: the pure decision which instant comes next after another.
 //!
-//! Steps shorter than a day are multiples of local time, also after a clock change. Days have times of the clock on the wall.
-//! A time that a clock change skips is moved forward by the length of the gap, and a time that
+//! Steps shorter than a day are multiples of local time, also after a clock change. Days have times
+//! of the clock on the wall. A time that a clock change skips is moved forward by the length of the gap, and a time that
 //! occurs twice is taken at its first occurrence: each date has each time once.
 
 use std::str::FromStr;
