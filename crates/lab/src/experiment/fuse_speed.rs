@@ -1,6 +1,6 @@
 //! `fuse-speed`: measures a volume as a file of a mount, against a raw image that
-//! qemu-storage-daemon exports over FUSE, and a mount of memory alone. The load is fio with asynchronous direct I/O, like that
-//! of a loop device and of QEMU.
+//! qemu-storage-daemon exports over FUSE, and a mount of memory alone. The load is fio with
+//! asynchronous direct I/O, like that of a loop device and of QEMU.
 
 use super::{Media, Setup};
 use crate::load::{PASSES, READ_PASSES, WARM_UP};
@@ -49,10 +49,14 @@ fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, file: &
     fio(file, "randread", "64k", "8", &[size.clone(), format!("--loops={READ_PASSES}")]).with_context(|| format!("reading {name}"))?;
     for (case, rw, bs, depth) in CASES {
         let seed = format!("--randseed={}", setup.seed_of(rep));
-        let time = format!("--runtime={}", setup.secs.max(1.0).ceil());
-        let more = [size.clone(), seed, time, "--time_based".to_owned(), format!("--ramp_time={WARM_UP}"), "--norandommap".to_owned()];
+        let more = |secs: f64| {
+            let time = format!("--runtime={}", secs.max(1.0).ceil());
+            [size.clone(), seed.clone(), time, "--time_based".to_owned(), "--norandommap".to_owned()]
+        };
+        // a run of its own: fio's ramp_time would count the server's CPU time, but not the requests
+        fio(file, rw, bs, depth, &more(WARM_UP)).with_context(|| format!("{case} on {name}"))?;
         let before = cpu_time(pid)?;
-        let job = fio(file, rw, bs, depth, &more).with_context(|| format!("{case} on {name}"))?;
+        let job = fio(file, rw, bs, depth, &more(setup.secs)).with_context(|| format!("{case} on {name}"))?;
         let used = cpu_time(pid)?.saturating_sub(before);
         let side = if *rw == "randread" { "read" } else { "write" };
         let figure =
