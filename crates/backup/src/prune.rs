@@ -1,7 +1,9 @@
 //! Deleting backups, and the chunks that no other one has.
 //!
 //! Order: all lists of the backups that stay are read; then the records are deleted, durably; then the
-//! chunks. What is interrupted between leaves chunks that nothing names, which the next prune deletes.
+//! chunks, durably; then the notes of damaged chunks. What is interrupted between leaves chunks or notes
+//! that nothing names, which the next prune deletes. A note is deleted after its chunk is durably gone:
+//! else a power cut could bring back the chunk alone, and the next backup would rely on it.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
@@ -35,32 +37,35 @@ pub fn prune(target: &Target, remove: &[SnapshotName], dry: bool, progress: &Cop
     let gone: HashSet<String> = remove.iter().map(ToString::to_string).collect();
     let stay: Vec<SnapshotName> = target.names()?.into_iter().filter(|name| !gone.contains(&name.to_string())).collect();
     let named = named(target, &stay)?;
-    let mut unnamed = Vec::new();
     let mut pruned = Pruned::default();
-    for folder in [CHUNKS, DAMAGED] {
+    let mut unnamed = |folder| {
+        let mut paths = Vec::new();
         store.list(folder, &mut |path, bytes| {
-            let id = ChunkId::of_path(&path);
-            if id.is_some_and(|id| !named.contains(&id)) {
+            if ChunkId::of_path(&path).is_some_and(|id| !named.contains(&id)) {
                 pruned.chunks += u64::from(folder == CHUNKS);
                 pruned.bytes += bytes;
-                unnamed.push(path);
+                paths.push(path);
             }
         })?;
-    }
+        Ok::<_, BackupError>(paths)
+    };
+    let unnamed = [unnamed(CHUNKS)?, unnamed(DAMAGED)?];
     if dry {
         return Ok(pruned);
     }
     lock.check()?;
     target.delete_records(remove)?;
-    for batch in unnamed.chunks(BATCH) {
-        if progress.stop.load(Relaxed) {
-            return Err(BackupError::Stopped);
+    for paths in unnamed {
+        for batch in paths.chunks(BATCH) {
+            if progress.stop.load(Relaxed) {
+                return Err(BackupError::Stopped);
+            }
+            lock.check()?;
+            store.delete(batch)?;
+            progress.done.fetch_add(batch.len() as u64, Relaxed);
         }
-        lock.check()?;
-        store.delete(batch)?;
-        progress.done.fetch_add(batch.len() as u64, Relaxed);
+        store.settle()?;
     }
-    store.settle()?;
     Ok(pruned)
 }
 

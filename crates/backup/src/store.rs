@@ -41,7 +41,9 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Io`].
     fn has(&self, name: &str) -> Result<bool, StoreError>;
 
-    /// Names and lengths in bytes of all files below a folder, in any order.
+    /// Names and lengths in bytes of all files below a folder, in any order. [`settle`](Store::settle)
+    /// counts them as written, and all others below the folder as deleted: the command that deleted them
+    /// may have been killed before that was durable.
     ///
     /// # Errors
     /// [`StoreError::Io`].

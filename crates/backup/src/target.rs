@@ -235,9 +235,10 @@ impl Target {
     }
 
     /// Stores a chunk, unless it is there; returns the bytes that were written. A suspect is read first.
+    /// The chunk is durable after the next settle, also one that was there.
     pub(crate) fn put_chunk(&self, id: ChunkId, content: &[u8], suspects: &HashSet<ChunkId>) -> Result<u64, BackupError> {
-        let is_there = || if suspects.contains(&id) { Ok(self.chunk(id).is_ok()) } else { self.store.has(&id.path()) };
-        if id.is_zero() || is_there()? {
+        let is_whole = || !suspects.contains(&id) || self.chunk(id).is_ok();
+        if id.is_zero() || (is_whole() && self.store.has(&id.path())?) {
             return Ok(0);
         }
         let stored = chunk::encode(content);

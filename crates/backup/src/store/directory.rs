@@ -94,6 +94,7 @@ impl Directory {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
+        self.note(dir);
         for entry in entries {
             let entry = entry?;
             let path = entry.path();

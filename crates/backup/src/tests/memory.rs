@@ -83,6 +83,8 @@ impl Store for Memory {
     fn list(&self, folder: &str, each: &mut dyn FnMut(String, u64)) -> Result<(), StoreError> {
         let below = if folder.is_empty() { String::new() } else { format!("{folder}/") };
         let names: Vec<_> = self.step(|shared| {
+            let known = shared.now.keys().chain(shared.durable.keys()).filter(|name| name.starts_with(&below));
+            known.for_each(|name| self.note(name));
             Ok(shared
                 .now
                 .iter()

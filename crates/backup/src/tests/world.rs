@@ -195,6 +195,41 @@ fn the_world_finds_a_target_that_never_settles() {
     assert!(run(0..60, |shared| shared.never_settles = true).is_err());
 }
 
+type Command = fn(&mut World) -> Result<(), BackupError>;
+
+/// A command that is killed after some steps, none or one that runs to its end, and a power cut: what the
+/// second one and a third one after it rely on is durable, also where the first one wrote or deleted it.
+fn killed_and_followed(number: u64) -> Result<(), String> {
+    let commands: [Command; 3] = [World::prune, World::back_up, |_| Ok(())];
+    for (first, second) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
+        for steps in 0..40 {
+            let mut world = World::new(number);
+            world.change();
+            world.back_up().map_err(|e| e.to_string())?;
+            world.rot();
+            world.verify().map_err(|e| e.to_string())?;
+            world.shared.lock().expect("no panic").left = Some(steps);
+            let ended = commands[first](&mut world).is_ok();
+            world.shared.lock().expect("no panic").left = None;
+            commands[second](&mut world).map_err(|e| e.to_string())?;
+            world.shared.lock().expect("no panic").power_cut(&mut world.rng);
+            let of = |why| format!("world {number}, commands {first} {second}, killed after {steps} steps: {why}");
+            world.look().map_err(of)?;
+            world.back_up().map_err(|e| of(e.to_string()))?;
+            world.look().map_err(of)?;
+            if ended {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn what_follows_a_killed_command_is_durable() {
+    assert_eq!((0..16).try_for_each(killed_and_followed), Ok(()));
+}
+
 #[test]
 fn a_target_whose_preparation_was_killed_becomes_durable_with_its_first_backup() {
     let shared = Arc::new(Mutex::new(Shared::default()));
