@@ -45,7 +45,9 @@ fn fio(file: &Path, rw: &str, bs: &str, depth: &str, more: &[String]) -> Result<
 /// Measures all cases on one file.
 fn measure(setup: &Setup, results: &mut Results, rep: usize, name: &str, file: &Path, pid: u32) -> Result<()> {
     let size = format!("--size={}", setup.size_or(SIZE));
-    fio(file, "write", "1m", "4", &[size.clone(), format!("--loops={PASSES}")]).with_context(|| format!("filling {name}"))?;
+    for (kind, block, depth, passes) in [("write", "1m", "4", PASSES.0), ("randwrite", "64k", "8", PASSES.1), ("write", "1m", "4", 1)] {
+        fio(file, kind, block, depth, &[size.clone(), format!("--loops={passes}")]).with_context(|| format!("filling {name}"))?;
+    }
     fio(file, "randread", "64k", "8", &[size.clone(), format!("--loops={READ_PASSES}")]).with_context(|| format!("reading {name}"))?;
     for (case, rw, bs, depth) in CASES {
         let seed = format!("--randseed={}", setup.seed_of(rep));

@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 const GRAIN: usize = 4096;
 const MAX_ERRORS: u64 = 100; // a server that refuses this many requests will refuse the rest
 
-/// Times that a disk is written before speeds are compared: more bytes than the lab's pool for it has.
-pub const PASSES: u64 = 6;
-/// Times that it is read then: caches keep what is read again.
+/// Times that a disk is written before speeds are compared: in order, and then at random. A log writes
+/// its free space before it cleans: together with the last pass in order more than the lab's pool has.
+pub const PASSES: (u64, u64) = (2, 6);
+/// Times that it is read at the end: caches keep what is read again.
 pub const READ_PASSES: u64 = 3;
 /// Seconds of each load that are not measured, where speeds are compared.
 pub const WARM_UP: f64 = 1.0;
@@ -31,16 +32,19 @@ pub fn run(endpoint: &Endpoint, spec: &LoadSpec) -> Result<LoadResult> {
     run_until(endpoint, spec, &AtomicBool::new(false))
 }
 
-/// Writes the whole range [`PASSES`] times in order and reads as much as [`READ_PASSES`] times of it
-/// at random, before speeds are compared: a server that writes to a log then reuses space that it had,
-/// as a server that writes in place does after one pass, and memory that servers use has been used
-/// before. What first writes cost is measured by the experiment `defaults`.
+/// Writes the whole range as often as [`PASSES`] says, at random in blocks of 64 KiB, and once more in
+/// order; then reads as much as [`READ_PASSES`] times of it at random. Done before speeds are compared:
+/// a server that writes to a log then reuses space that it had, as a server that writes in place does
+/// after one pass, and memory that servers use has been used before. What first writes cost is measured
+/// by the experiment `defaults`.
 ///
 /// # Errors
 /// Those of [`run`], or the server refused a request.
 pub fn precondition(endpoint: &Endpoint) -> Result<()> {
-    let reads = LoadSpec { once: true, ramp: 0.0, ..LoadSpec::random(Mix::Read, 64 << 10, 8) };
-    let passes = (0..PASSES).map(|_| LoadSpec::fill()).chain((0..READ_PASSES).map(|seed| LoadSpec { seed, ..reads.clone() }));
+    let random = |mix| move |seed| LoadSpec { once: true, ramp: 0.0, seed, ..LoadSpec::random(mix, 64 << 10, 8) };
+    let passes = (0..PASSES.0).map(|_| LoadSpec::fill());
+    let passes = passes.chain((0..PASSES.1).map(random(Mix::Write))).chain([LoadSpec::fill()]);
+    let passes = passes.chain((0..READ_PASSES).map(random(Mix::Read)));
     for pass in passes {
         let done = run(endpoint, &pass)?;
         ensure!(done.errors == 0, "{} requests were refused", done.errors);
