@@ -7,12 +7,7 @@
 //! | 5 | 0: as it is, 1: zstd |
 //! | 6..8 | 0 |
 
-use crate::{BackupError, ChunkId};
-
-/// Bytes of a chunk of a volume. The last one of a volume is filled up with zeroes.
-pub const CHUNK: u64 = 1 << 20;
-/// The same as a length of a buffer.
-pub(crate) const CHUNK_LEN: usize = CHUNK as usize;
+use crate::{BackupError, ChunkId, Purpose};
 
 const MAGIC: [u8; 4] = *b"MPCK";
 const HEAD: usize = 8;
@@ -32,12 +27,12 @@ pub fn encode(content: &[u8]) -> Vec<u8> {
     stored
 }
 
-/// Returns the content of a stored form, which must have the hash of its name.
+/// Returns the content of a stored form of such a target, which must have the hash of its name.
 ///
 /// # Errors
 /// [`BackupError::Damaged`].
-pub fn decode(id: ChunkId, stored: &[u8]) -> Result<Vec<u8>, BackupError> {
-    let wrong = |why: &str| BackupError::Damaged { name: id.path(), why: why.to_owned() };
+pub fn decode(of: Purpose, id: ChunkId, stored: &[u8]) -> Result<Vec<u8>, BackupError> {
+    let wrong = |why: &str| BackupError::Damaged { of, name: id.path(), why: why.to_owned() };
     let (head, body) = stored.split_at_checked(HEAD).ok_or_else(|| wrong("it is cut"))?;
     if head.get(..4) != Some(&MAGIC) {
         return Err(wrong("it is no chunk"));
@@ -45,11 +40,11 @@ pub fn decode(id: ChunkId, stored: &[u8]) -> Result<Vec<u8>, BackupError> {
     let content = match (head.get(4), head.get(5)) {
         (Some(1), Some(&PLAIN)) => body.to_vec(),
         // a hostile one cannot take more memory than a chunk has
-        (Some(1), Some(&ZSTD)) => zstd::bulk::decompress(body, CHUNK_LEN).map_err(|_| wrong("it cannot be decompressed"))?,
+        (Some(1), Some(&ZSTD)) => zstd::bulk::decompress(body, of.chunk_len()).map_err(|_| wrong("it cannot be decompressed"))?,
         (Some(1), _) => return Err(wrong("it has an unknown codec")),
         _ => return Err(wrong("it is of a newer version")),
     };
-    if content.len() > CHUNK_LEN || ChunkId::of(&content) != id {
+    if content.len() > of.chunk_len() || ChunkId::of(&content) != id {
         return Err(wrong("its content does not have the hash of its name"));
     }
     Ok(content)

@@ -16,11 +16,10 @@ use millpond_api::names::SnapshotName;
 use millpond_images::copy::{CopyError, CopyProgress, Piece, plan};
 use millpond_images::source::{Image, Source};
 
-use crate::chunk::{CHUNK, CHUNK_LEN};
-use crate::page::{self, MAX_SIZE, PAGE_SPAN, SLOTS};
+use crate::page::{self, SLOTS};
 use crate::parallel::WORKERS;
 use crate::verify::mark;
-use crate::{BackupError, ChunkId, Record, Target};
+use crate::{BackupError, ChunkId, Purpose, Record, Target};
 
 /// Most tasks that wait for a worker.
 const AHEAD: usize = 16;
@@ -68,30 +67,32 @@ pub fn create(
     base: Option<&Record>,
     progress: &CopyProgress,
 ) -> Result<Record, BackupError> {
-    let name: SnapshotName = record.name.parse().map_err(|_| BackupError::NoBackup(record.name.clone()))?;
-    if record.size > MAX_SIZE {
-        return Err(BackupError::TooLarge);
+    let of = target.purpose();
+    let name: SnapshotName = record.name.parse().map_err(|_| BackupError::NotThere { of, name: record.name.clone() })?;
+    if record.size > of.largest_volume() {
+        return Err(BackupError::TooLarge(of));
     }
     let lock = target.store().lock(false, &progress.stop)?;
     let suspects = target.suspects()?;
-    match target.record(&name) {
+    let record = match target.record(&name) {
         // one with damage is made again, from the whole volume
         Ok(there) if there.identity == record.identity && (base.is_some() || !target.is_damaged(&name)?) => {
             // the command that made it may have been killed before it was durable
             target.settle_record(&name)?;
             return Ok(there);
         }
-        Ok(there) if there.identity == record.identity => {}
-        Ok(_) => return Err(BackupError::Exists(record.name)),
-        Err(BackupError::NoBackup(_)) => {}
+        // it stays the same publication
+        Ok(there) if there.identity == record.identity => Record { publication: there.publication, ..record },
+        Ok(_) => return Err(BackupError::Exists { of, name: record.name }),
+        Err(BackupError::NotThere { .. }) => record,
         Err(error) => return Err(error),
-    }
+    };
     let pages = match base {
         Some(base) => target.pages(base)?,
         None => Vec::new(),
     };
     let mut making = Making::new(target, pages, record.size, &suspects);
-    let image = Resized { image, size: record.size, borders: borders(base.map(|base| base.size), record.size) };
+    let image = Resized { image, size: record.size, borders: borders(of, base.map(|base| base.size), record.size) };
     let (root, cost) = making.run(&image, progress)?;
     target.store().settle()?;
     lock.check()?;
@@ -110,9 +111,9 @@ pub fn create(
 
 /// Returns the chunk that has the end of the base or of the volume, where these differ: a backup
 /// fills its last chunk up with zeroes, and the map does not report what is beyond the end.
-fn borders(base: Option<u64>, size: u64) -> Option<u64> {
-    let end = base.filter(|base| *base != size)?.min(size);
-    Some(end / CHUNK * CHUNK).filter(|_| !end.is_multiple_of(CHUNK))
+fn borders(of: Purpose, base: Option<u64>, size: u64) -> Option<u64> {
+    let (chunk, end) = (of.chunk_bytes(), base.filter(|base| *base != size)?.min(size));
+    Some(end / chunk * chunk).filter(|_| !end.is_multiple_of(chunk))
 }
 
 /// An image of which one chunk is always read.
@@ -126,6 +127,10 @@ struct Resized<'a> {
 /// The state of a backup that is being made.
 struct Making<'a> {
     target: &'a Target,
+    /// Bytes of a chunk.
+    chunk: u64,
+    /// Bytes of a volume that a page stands for.
+    span: u64,
     /// Pages, first those of the base.
     pages: Vec<ChunkId>,
     open: BTreeMap<u64, Open>,
@@ -136,8 +141,9 @@ struct Making<'a> {
 
 impl<'a> Making<'a> {
     fn new(target: &'a Target, mut pages: Vec<ChunkId>, size: u64, suspects: &'a HashSet<ChunkId>) -> Making<'a> {
-        pages.resize(page::pages_of(size), ChunkId::ZERO);
-        Making { target, pages, open: BTreeMap::new(), cost: Created::default(), suspects }
+        pages.resize(target.purpose().pages_of(size), ChunkId::ZERO);
+        let (chunk, span) = (target.purpose().chunk_bytes(), target.purpose().page_span());
+        Making { target, chunk, span, pages, open: BTreeMap::new(), cost: Created::default(), suspects }
     }
 
     /// Stores everything but the record; returns the root.
@@ -172,16 +178,17 @@ impl<'a> Making<'a> {
         progress: &CopyProgress,
     ) -> Result<(), BackupError> {
         let mut failed = None;
+        let (chunk, span) = (self.chunk, self.span);
         self.forget_beyond(image.size)?;
         if let Some(at) = image.borders {
             self.begin(at, tasks)?;
         }
-        let planned = plan(image.image, CHUNK, progress, &mut |piece| {
+        let planned = plan(image.image, chunk, progress, &mut |piece| {
             let taken =
                 if image.borders == Some(piece.offset) && !piece.zero { Ok(()) } else { self.take(piece, image.borders, tasks, progress) };
             let taken = taken.and_then(|()| done.try_iter().try_for_each(|result| self.end(result?)));
             // pages before this piece get no more
-            let taken = taken.and_then(|()| self.close(piece.offset / PAGE_SPAN, tasks));
+            let taken = taken.and_then(|()| self.close(piece.offset / span, tasks));
             taken.map_err(|error| failed = Some(error)).is_ok()
         });
         if let Some(error) = failed {
@@ -211,7 +218,7 @@ impl<'a> Making<'a> {
             if borders != Some(at) {
                 self.set(at, ChunkId::ZERO)?;
             }
-            at += CHUNK;
+            at += self.chunk;
         }
         Ok(())
     }
@@ -219,7 +226,7 @@ impl<'a> Making<'a> {
     /// Clears the chunks of the base beyond the end of the volume: a later backup of a larger volume
     /// would take them for its own.
     fn forget_beyond(&mut self, size: u64) -> Result<(), BackupError> {
-        let (number, end) = (size / PAGE_SPAN, size.div_ceil(CHUNK));
+        let (number, end) = (size / self.span, size.div_ceil(self.chunk));
         let first = usize::try_from(end - number * SLOTS as u64).unwrap_or(SLOTS);
         let of_base = usize::try_from(number).ok().and_then(|at| self.pages.get(at)).is_some_and(|page| !page.is_zero());
         if !of_base {
@@ -231,13 +238,13 @@ impl<'a> Making<'a> {
 
     /// Gives a chunk to the workers.
     fn begin(&mut self, at: u64, tasks: &SyncSender<Task>) -> Result<(), BackupError> {
-        self.page(at / PAGE_SPAN)?.missing += 1;
+        self.page(at / self.span)?.missing += 1;
         tasks.send(Task::Chunk(at)).map_err(|_| BackupError::Stopped)
     }
 
     fn set(&mut self, at: u64, id: ChunkId) -> Result<(), BackupError> {
-        let slot = usize::try_from(at % PAGE_SPAN / CHUNK).unwrap_or(SLOTS);
-        let page = self.page(at / PAGE_SPAN)?;
+        let slot = usize::try_from(at % self.span / self.chunk).unwrap_or(SLOTS);
+        let page = self.page(at / self.span)?;
         page.slots.get_mut(slot).into_iter().for_each(|slot| *slot = id);
         Ok(())
     }
@@ -257,7 +264,7 @@ impl<'a> Making<'a> {
         let cost = match done {
             Done::Chunk(at, id, cost) => {
                 self.set(at, id)?;
-                self.page(at / PAGE_SPAN)?.missing -= 1;
+                self.page(at / self.span)?.missing -= 1;
                 cost
             }
             Done::Page(number, id, cost) => {
@@ -312,7 +319,7 @@ impl Worker<'_> {
     fn run(&self, results: &Sender<Result<Done, BackupError>>) {
         let _panicked = Panicked(results);
         let mut source = None;
-        let mut buffer = vec![0; CHUNK_LEN];
+        let mut buffer = vec![0; self.target.purpose().chunk_len()];
         loop {
             let task = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
             let Ok(task) = task else { return };
@@ -343,7 +350,7 @@ impl Worker<'_> {
             Some(source) => source,
             None => source.insert(self.image.open().map_err(of)?),
         };
-        let read = source.size().saturating_sub(at).min(CHUNK);
+        let read = source.size().saturating_sub(at).min(self.target.purpose().chunk_bytes());
         let (content, rest) = buffer.split_at_mut(usize::try_from(read).unwrap_or(0));
         source.read(at, content).map_err(of)?;
         rest.fill(0);

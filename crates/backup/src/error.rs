@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::Purpose;
+
 /// Reason why a target did not do what it was asked to.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -37,34 +39,56 @@ pub enum BackupError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// The directory or prefix has other things.
-    #[error("it is not empty, and has no backups; give an empty directory or prefix")]
-    NotATarget,
+    #[error("it is not empty, and has no {0}; give an empty directory or prefix")]
+    NotATarget(Purpose),
+    /// It is a target of this other purpose.
+    #[error("it has {0}, and can keep nothing else; give another directory or prefix")]
+    Other(Purpose),
     /// Only a target that is there may be used.
-    #[error("it has no backups yet; is it mounted? Without --no-init it is prepared for them")]
-    Empty,
+    #[error("it has no {0} yet; is it mounted? Without --no-init it is prepared for them")]
+    Empty(Purpose),
     /// A newer version wrote it.
     #[error("{0} was written by a newer version; use that")]
     Newer(String),
     /// Something in the target is not as it was written.
-    #[error("{name} is damaged: {why}; 'millpond backup verify' finds all that is")]
+    #[error("{name} is damaged: {why}; '{}' finds all that is", .of.verifier())]
     Damaged {
+        /// Purpose of the target.
+        of: Purpose,
         /// Name in the target.
         name: String,
         /// The reason.
         why: String,
     },
     /// A backup that stays cannot be read, so what it needs is not known.
-    #[error("the backup '{0}' cannot be read ({1}); delete it by its name with 'millpond backup prune', or make it again")]
-    Unreadable(String, String),
+    #[error("the {} '{name}' cannot be read ({why}); delete it by its name with '{}', or make it again", .of.one(), .of.deleter())]
+    Unreadable {
+        /// Purpose of the target.
+        of: Purpose,
+        /// Its name.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// There is no backup of this name.
-    #[error("there is no backup '{0}'; 'millpond backup list' shows all")]
-    NoBackup(String),
+    #[error("there is no {} '{name}'; '{}' shows all", .of.one(), .of.lister())]
+    NotThere {
+        /// Purpose of the target.
+        of: Purpose,
+        /// Its name.
+        name: String,
+    },
     /// There is another backup of this name.
-    #[error("there is a backup '{0}' of another snapshot; rename the snapshot")]
-    Exists(String),
-    /// The volume is larger than a backup can be.
-    #[error("the volume is larger than 128 TiB")]
-    TooLarge,
+    #[error("there is a {} '{name}' of another snapshot; rename the snapshot", .of.one())]
+    Exists {
+        /// Purpose of the target.
+        of: Purpose,
+        /// Its name.
+        name: String,
+    },
+    /// The volume is larger than the records of such a target can be.
+    #[error("the volume is larger than {} TiB", .0.largest_volume() >> 40)]
+    TooLarge(Purpose),
     /// The volume cannot be read at this byte.
     #[error("cannot read the volume at byte {0}: {1}; see the daemon's messages")]
     Source(u64, io::Error),

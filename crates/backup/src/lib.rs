@@ -1,9 +1,10 @@
-//! Backups of volumes in a directory or a bucket.
+//! Backups and publications of volumes in a directory or a bucket.
 //!
-//! A target keeps chunks of 1 MiB under the hash of their content, so a chunk that several backups
+//! A target keeps chunks under the hash of their content, so a chunk that several backups
 //! share is stored once. Every backup is whole: it names all its chunks, so any other one can go.
 //! Changes since the backup before are found by the map of the pool; only these are read.
-//! `docs/decisions/0040-backups.md` has the reasons, `docs/backup.md` the use.
+//! `docs/decisions/0040-backups.md` has the reasons, `docs/backup.md` the use. Publications are kept in the
+//! same form, in targets of their own (`docs/publish.md`); where this crate says backup, it means both.
 //!
 //! Everything here blocks; the caller gives it threads of its own.
 #![forbid(unsafe_code)]
@@ -15,17 +16,20 @@ mod id;
 mod page;
 mod parallel;
 mod prune;
+mod publication;
+mod purpose;
 mod read;
 mod record;
 mod store;
 mod target;
 mod verify;
 
-pub use chunk::CHUNK;
 pub use create::{Created, create};
 pub use error::{BackupError, StoreError};
 pub use id::ChunkId;
 pub use prune::{Pruned, prune};
+pub use publication::{Unpublished, unpublish};
+pub use purpose::Purpose;
 pub use read::BackupImage;
 pub use record::{Record, Verified};
 #[cfg(feature = "bucket")]

@@ -1,15 +1,11 @@
-//! Lists of ids: a page has the chunks of 4 GiB of a volume, the root of a backup its pages. Both are
-//! stored as chunks, so backups share the pages in which nothing changed.
+//! Lists of ids: a page has 4096 chunks of a volume, the root of a backup its pages. Both are stored as
+//! chunks, so backups share the pages in which nothing changed.
 
 use crate::id::ID_BYTES;
-use crate::{BackupError, CHUNK, ChunkId};
+use crate::{BackupError, ChunkId, Purpose};
 
 /// Chunks in a page.
 pub const SLOTS: usize = 4096;
-/// Bytes of a volume that a page stands for.
-pub const PAGE_SPAN: u64 = SLOTS as u64 * CHUNK;
-/// Most bytes of a volume: its root is one chunk.
-pub const MAX_SIZE: u64 = CHUNK / ID_BYTES as u64 * PAGE_SPAN;
 
 /// Returns the stored content of a list; a list of zeroes only is the chunk of zeroes.
 pub fn encode(ids: &[ChunkId]) -> Vec<u8> {
@@ -20,9 +16,9 @@ pub fn encode(ids: &[ChunkId]) -> Vec<u8> {
 ///
 /// # Errors
 /// It has another length.
-pub fn decode(content: &[u8], count: usize, name: &str) -> Result<Vec<ChunkId>, BackupError> {
+pub fn decode(of: Purpose, content: &[u8], count: usize, name: &str) -> Result<Vec<ChunkId>, BackupError> {
     if content.len() != count * ID_BYTES {
-        return Err(BackupError::Damaged { name: name.to_owned(), why: "it is no list of chunks of this length".to_owned() });
+        return Err(BackupError::Damaged { of, name: name.to_owned(), why: "it is no list of chunks of this length".to_owned() });
     }
     Ok(content
         .chunks_exact(ID_BYTES)
@@ -32,9 +28,4 @@ pub fn decode(content: &[u8], count: usize, name: &str) -> Result<Vec<ChunkId>, 
             ChunkId::from_bytes(id)
         })
         .collect())
-}
-
-/// Number of pages of a volume of this size in bytes.
-pub fn pages_of(size: u64) -> usize {
-    usize::try_from(size.div_ceil(PAGE_SPAN)).unwrap_or(usize::MAX)
 }

@@ -74,7 +74,7 @@ fn named(target: &Target, names: &[SnapshotName]) -> Result<HashSet<ChunkId>, Ba
     let mut named = HashSet::new();
     for (name, record) in names.iter().zip(target.records(names)) {
         let all = record.and_then(|record| add(target, &record, &mut named));
-        all.map_err(|error| if error.is_damage() { BackupError::Unreadable(name.to_string(), error.to_string()) } else { error })?;
+        all.map_err(|error| if error.is_damage() { target.unreadable(name, &error) } else { error })?;
     }
     Ok(named)
 }

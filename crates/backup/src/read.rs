@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use millpond_images::source::{Image, Kind, Run, Source};
 
-use crate::chunk::CHUNK;
-use crate::page::PAGE_SPAN;
 use crate::{BackupError, ChunkId, Lock, Record, Target};
 
 /// A backup as a disk. The target is not pruned while it, or a reader of it, is there.
@@ -61,14 +59,19 @@ fn beyond() -> io::Error {
 }
 
 impl Reader {
+    fn chunk_bytes(&self) -> u64 {
+        self.target.purpose().chunk_bytes()
+    }
+
     /// Returns the chunk at a byte.
     fn id(&mut self, at: u64) -> io::Result<ChunkId> {
-        let number = at / PAGE_SPAN;
+        let (chunk, span) = (self.chunk_bytes(), self.target.purpose().page_span());
+        let number = at / span;
         if self.page.as_ref().is_none_or(|(have, _)| *have != number) {
             let id = usize::try_from(number).ok().and_then(|number| self.pages.get(number)).copied().ok_or_else(beyond)?;
             self.page = Some((number, self.target.slots(id).map_err(error)?));
         }
-        let slot = usize::try_from(at % PAGE_SPAN / CHUNK).map_err(|_| beyond())?;
+        let slot = usize::try_from(at % span / chunk).map_err(|_| beyond())?;
         self.page.as_ref().and_then(|(_, slots)| slots.get(slot)).copied().ok_or_else(beyond)
     }
 
@@ -82,7 +85,7 @@ impl Reader {
         if self.chunk.as_ref().is_none_or(|(have, _)| *have != id) {
             self.chunk = Some((id, self.target.chunk(id).map_err(error)?));
         }
-        let from = usize::try_from(at % CHUNK).map_err(|_| beyond())?;
+        let from = usize::try_from(at % self.chunk_bytes()).map_err(|_| beyond())?;
         let part = self.chunk.as_ref().and_then(|(_, content)| content.get(from..from + into.len())).ok_or_else(beyond)?;
         into.copy_from_slice(part);
         Ok(())
@@ -95,12 +98,12 @@ impl Source for Reader {
     }
 
     fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>> {
-        let end = (offset + length).min(self.size);
+        let (end, chunk) = ((offset + length).min(self.size), self.chunk_bytes());
         let mut runs: Vec<Run> = Vec::new();
         let mut at = offset;
         while at < end {
             let kind = if self.id(at)?.is_zero() { Kind::Zero } else { Kind::Data };
-            let next = ((at / CHUNK + 1) * CHUNK).min(end);
+            let next = ((at / chunk + 1) * chunk).min(end);
             match runs.last_mut().filter(|run| run.kind == kind) {
                 Some(run) => run.length += next - at,
                 None => runs.push(Run { offset: at, length: next - at, kind }),
@@ -111,9 +114,10 @@ impl Source for Reader {
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let chunk = self.chunk_bytes();
         let (mut at, mut rest) = (offset, into);
         while !rest.is_empty() {
-            let room = usize::try_from(CHUNK - at % CHUNK).unwrap_or(rest.len()).min(rest.len());
+            let room = usize::try_from(chunk - at % chunk).unwrap_or(rest.len()).min(rest.len());
             let (part, more) = rest.split_at_mut(room);
             self.part(at, part)?;
             at += room as u64;

@@ -10,17 +10,14 @@ use millpond_api::{VolumeCache, VolumeCompression, VolumeSector};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::page::MAX_SIZE;
-use crate::{BackupError, ChunkId};
+use crate::{BackupError, ChunkId, Purpose};
 
-/// Folder of the records.
-pub(crate) const BACKUPS: &str = "backups";
 /// Folder of the results of verifications.
 pub(crate) const VERIFIED: &str = "verified";
 /// Version of the format.
 pub(crate) const FORMAT: u32 = 1;
 
-/// A backup. Fields that a reader does not know are passed over.
+/// A backup or a publication. Fields that a reader does not know are passed over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
     /// Version of the format.
@@ -56,6 +53,9 @@ pub struct Record {
     pub stored: u64,
     /// Chunk with the ids of its pages.
     pub root: ChunkId,
+    /// Random name of a publication, 32 hexadecimal digits; none of a backup.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub publication: Option<String>,
 }
 
 impl Record {
@@ -78,13 +78,17 @@ impl Record {
     ///
     /// # Errors
     /// [`BackupError`].
-    pub(crate) fn check(self, path: &str) -> Result<Record, BackupError> {
+    pub(crate) fn check(self, of: Purpose, path: &str) -> Result<Record, BackupError> {
         if self.format != FORMAT {
             return Err(BackupError::Newer(path.to_owned()));
         }
         let agrees = Record::name_of(path).is_some_and(|name| name.to_string() == self.name);
-        if !agrees || self.size == 0 || self.size > MAX_SIZE {
-            return Err(BackupError::Damaged { name: path.to_owned(), why: "its name or size makes no sense".to_owned() });
+        let wrong = |why: &str| Err(BackupError::Damaged { of, name: path.to_owned(), why: why.to_owned() });
+        if !agrees || self.size == 0 || self.size > of.largest_volume() {
+            return wrong("its name or size makes no sense");
+        }
+        if self.publication.is_some() != (of == Purpose::Publications) {
+            return wrong("it is of another kind of target");
         }
         Ok(self)
     }
@@ -114,8 +118,8 @@ pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
 ///
 /// # Errors
 /// [`BackupError::Damaged`].
-pub(crate) fn decode<T: DeserializeOwned>(text: &[u8], name: &str) -> Result<T, BackupError> {
-    let wrong = |why: &str| BackupError::Damaged { name: name.to_owned(), why: why.to_owned() };
+pub(crate) fn decode<T: DeserializeOwned>(of: Purpose, text: &[u8], name: &str) -> Result<T, BackupError> {
+    let wrong = |why: &str| BackupError::Damaged { of, name: name.to_owned(), why: why.to_owned() };
     let text = std::str::from_utf8(text).map_err(|_| wrong("it is no text"))?;
     let (line, sum) = text.split_once('\n').ok_or_else(|| wrong("it is cut"))?;
     let own: String = digest(&SHA256, line.as_bytes()).as_ref().iter().map(|byte| format!("{byte:02x}")).collect();

@@ -9,20 +9,18 @@ use millpond_api::identity::SnapshotIdentity;
 use millpond_api::names::{SnapshotName, VolumeName};
 use serde::{Deserialize, Serialize};
 
-use crate::chunk::{self, CHUNK, CHUNK_LEN};
+use crate::chunk;
 use crate::page::{self, SLOTS};
 use crate::parallel::parallel;
-use crate::record::{self, BACKUPS, FORMAT, VERIFIED};
-use crate::{BackupError, ChunkId, Lock, Record, Store, StoreError, Verified};
+use crate::record::{self, FORMAT, VERIFIED};
+use crate::{BackupError, ChunkId, Lock, Purpose, Record, Store, StoreError, Verified};
 
-/// File that makes a directory or prefix a target.
-const HEAD: &str = "millpond-backup.json";
 /// Files and folders that say nothing about what a directory or prefix is.
 const OWN: [&str; 4] = ["incoming", "lock", "locks", "generation"];
 /// Most bytes of a record.
 const RECORD: u64 = 1 << 20;
-/// Most bytes of a stored chunk.
-const STORED: u64 = CHUNK + 4096;
+/// Most bytes of a stored chunk beside those of its content.
+const FRAME: u64 = 4096;
 /// Folder of the chunks.
 pub(crate) const CHUNKS: &str = "chunks";
 /// Folder of notes of damaged chunks, each named as the chunk is.
@@ -43,28 +41,34 @@ pub struct TargetHead {
     pub created: Timestamp,
 }
 
-/// A target of backups.
+/// A target of backups or of publications.
 pub struct Target {
     store: Box<dyn Store>,
+    purpose: Purpose,
     head: TargetHead,
 }
 
 impl Target {
-    /// Opens a target.
+    /// Opens a target of this purpose.
     ///
     /// # Errors
-    /// [`BackupError::Empty`], [`BackupError::NotATarget`], [`BackupError::Newer`], the store's.
-    pub fn open(store: Box<dyn Store>) -> Result<Target, BackupError> {
-        match store.get(HEAD, RECORD) {
+    /// [`BackupError::Empty`], [`BackupError::NotATarget`], [`BackupError::Other`], [`BackupError::Newer`],
+    /// the store's.
+    pub fn open(store: Box<dyn Store>, purpose: Purpose) -> Result<Target, BackupError> {
+        // also beside the own head: two commands may have prepared it at the same time
+        if store.has(purpose.other().head())? {
+            return Err(BackupError::Other(purpose.other()));
+        }
+        match store.get(purpose.head(), RECORD) {
             Ok(text) => {
-                let head: TargetHead = record::decode(&text, HEAD)?;
-                if head.format != FORMAT || head.chunk != CHUNK {
+                let head: TargetHead = record::decode(purpose, &text, purpose.head())?;
+                if head.format != FORMAT || head.chunk != purpose.chunk_bytes() {
                     return Err(BackupError::Newer(store.name()));
                 }
                 // the command that wrote it may have been killed before it was durable: it becomes so
                 // with the first backup
-                store.has(HEAD)?;
-                Ok(Target { store, head })
+                store.has(purpose.head())?;
+                Ok(Target { store, purpose, head })
             }
             Err(StoreError::Missing(_)) => {
                 let mut empty = true;
@@ -72,7 +76,7 @@ impl Target {
                 let own =
                     |name: &str| OWN.iter().any(|own| name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')));
                 store.list("", &mut |name, _| empty &= own(&name))?;
-                Err(if empty { BackupError::Empty } else { BackupError::NotATarget })
+                Err(if empty { BackupError::Empty(purpose) } else { BackupError::NotATarget(purpose) })
             }
             Err(error) => Err(error.into()),
         }
@@ -82,12 +86,17 @@ impl Target {
     ///
     /// # Errors
     /// The store's.
-    pub fn prepare(store: Box<dyn Store>, id: String, now: Timestamp) -> Result<Target, BackupError> {
-        let head = TargetHead { format: FORMAT, id, chunk: CHUNK, created: now };
-        store.put(HEAD, &record::encode(&head))?;
+    pub fn prepare(store: Box<dyn Store>, purpose: Purpose, id: String, now: Timestamp) -> Result<Target, BackupError> {
+        let head = TargetHead { format: FORMAT, id, chunk: purpose.chunk_bytes(), created: now };
+        store.put(purpose.head(), &record::encode(&head))?;
         store.settle()?;
         // of two commands at the same time, both use what the last one wrote
-        Target::open(store)
+        Target::open(store, purpose)
+    }
+
+    /// The kind of its records.
+    pub fn purpose(&self) -> Purpose {
+        self.purpose
     }
 
     /// The head.
@@ -113,7 +122,7 @@ impl Target {
     /// # Errors
     /// The store's.
     pub fn names(&self) -> Result<Vec<SnapshotName>, BackupError> {
-        self.names_in(BACKUPS)
+        self.names_in(self.purpose.records())
     }
 
     fn names_in(&self, folder: &str) -> Result<Vec<SnapshotName>, BackupError> {
@@ -133,32 +142,53 @@ impl Target {
     /// Reads the record of a backup.
     ///
     /// # Errors
-    /// [`BackupError::NoBackup`], [`BackupError::Damaged`], [`BackupError::Newer`], the store's.
+    /// [`BackupError::NotThere`], [`BackupError::Damaged`], [`BackupError::Newer`], the store's.
     pub fn record(&self, name: &SnapshotName) -> Result<Record, BackupError> {
-        let path = Record::path(BACKUPS, name);
+        let path = Record::path(self.purpose.records(), name);
         match self.store.get(&path, RECORD) {
-            Ok(text) => record::decode::<Record>(&text, &path)?.check(&path),
-            Err(StoreError::Missing(_)) => Err(BackupError::NoBackup(name.to_string())),
+            Ok(text) => record::decode::<Record>(self.purpose, &text, &path)?.check(self.purpose, &path),
+            Err(StoreError::Missing(_)) => Err(BackupError::NotThere { of: self.purpose, name: name.to_string() }),
             Err(error) => Err(error.into()),
         }
     }
 
+    /// Returns the record of this snapshot if it is there without known damage; then it is durable.
+    ///
+    /// # Errors
+    /// Those of [`record`](Target::record).
+    pub fn complete(&self, name: &SnapshotName, identity: &SnapshotIdentity) -> Result<Option<Record>, BackupError> {
+        match self.record(name) {
+            Ok(there) if there.identity == *identity && !self.is_damaged(name)? => {
+                // the command that made it may have been killed before it was durable
+                self.settle_record(name)?;
+                Ok(Some(there))
+            }
+            Ok(_) | Err(BackupError::NotThere { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The error that says that this record, or a list of it, cannot be read.
+    pub(crate) fn unreadable(&self, name: &SnapshotName, why: &BackupError) -> BackupError {
+        BackupError::Unreadable { of: self.purpose, name: name.to_string(), why: why.to_string() }
+    }
+
     /// Makes a record durable that another command wrote.
     pub(crate) fn settle_record(&self, name: &SnapshotName) -> Result<(), BackupError> {
-        self.store.has(&Record::path(BACKUPS, name))?;
+        self.store.has(&Record::path(self.purpose.records(), name))?;
         Ok(self.store.settle()?)
     }
 
     /// Writes the record of a backup whose chunks are settled.
     pub(crate) fn put_record(&self, name: &SnapshotName, record: &Record) -> Result<(), BackupError> {
-        self.store.put(&Record::path(BACKUPS, name), &record::encode(record))?;
+        self.store.put(&Record::path(self.purpose.records(), name), &record::encode(record))?;
         Ok(self.store.settle()?)
     }
 
     /// Deletes records. Chunks may be deleted only after this has returned.
     pub(crate) fn delete_records(&self, names: &[SnapshotName]) -> Result<(), BackupError> {
         let paths = |folder| names.iter().map(move |name| Record::path(folder, name));
-        self.store.delete(&paths(BACKUPS).collect::<Vec<_>>())?;
+        self.store.delete(&paths(self.purpose.records()).collect::<Vec<_>>())?;
         self.store.settle()?;
         self.store.delete(&paths(VERIFIED).collect::<Vec<_>>())?;
         Ok(self.store.settle()?)
@@ -171,7 +201,7 @@ impl Target {
     pub fn verified(&self, name: &SnapshotName) -> Result<Option<Verified>, BackupError> {
         let path = Record::path(VERIFIED, name);
         match self.store.get(&path, RECORD) {
-            Ok(text) => record::decode(&text, &path).map(Some),
+            Ok(text) => record::decode(self.purpose, &text, &path).map(Some),
             Err(StoreError::Missing(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -182,13 +212,13 @@ impl Target {
         Ok(self.verified(name)?.is_some_and(|verified| !verified.damaged.is_empty()))
     }
 
-    /// Returns the backup on which the next one of this volume builds: that of the newest of the
+    /// Returns the record on which the next one of this volume builds: that of the newest of the
     /// snapshots, given newest first, that has one without known damage.
     ///
     /// # Errors
     /// The store's.
     pub fn base(&self, of: &VolumeName, snapshots: &[SnapshotIdentity]) -> Result<Option<Record>, BackupError> {
-        let names: Vec<SnapshotName> = self.names_in(&format!("{BACKUPS}/{}/{}", of.pool, of.volume))?;
+        let names: Vec<SnapshotName> = self.names_in(&format!("{}/{}/{}", self.purpose.records(), of.pool, of.volume))?;
         let records: Vec<Record> = self.records(&names).into_iter().filter_map(Result::ok).collect();
         for identity in snapshots {
             for record in records.iter().filter(|record| record.identity == *identity) {
@@ -252,11 +282,12 @@ impl Target {
     /// [`BackupError::Damaged`], also when it is missing; the store's.
     pub fn chunk(&self, id: ChunkId) -> Result<Vec<u8>, BackupError> {
         if id.is_zero() {
-            return Ok(vec![0; CHUNK_LEN]);
+            return Ok(vec![0; self.purpose.chunk_len()]);
         }
-        match self.store.get(&id.path(), STORED) {
-            Ok(stored) => chunk::decode(id, &stored),
-            Err(StoreError::Missing(_)) => Err(BackupError::Damaged { name: id.path(), why: "it is missing".to_owned() }),
+        let of = self.purpose;
+        match self.store.get(&id.path(), of.chunk_bytes() + FRAME) {
+            Ok(stored) => chunk::decode(of, id, &stored),
+            Err(StoreError::Missing(_)) => Err(BackupError::Damaged { of, name: id.path(), why: "it is missing".to_owned() }),
             Err(error) => Err(error.into()),
         }
     }
@@ -269,7 +300,7 @@ impl Target {
         if list.is_zero() {
             return Ok(vec![ChunkId::ZERO; count]);
         }
-        page::decode(&self.chunk(list)?, count, &list.path())
+        page::decode(self.purpose, &self.chunk(list)?, count, &list.path())
     }
 
     /// Reads the pages of a backup.
@@ -277,7 +308,7 @@ impl Target {
     /// # Errors
     /// Those of [`chunk`](Target::chunk).
     pub(crate) fn pages(&self, record: &Record) -> Result<Vec<ChunkId>, BackupError> {
-        self.ids(record.root, page::pages_of(record.size))
+        self.ids(record.root, self.purpose.pages_of(record.size))
     }
 
     /// Reads the chunks of a page.

@@ -1,4 +1,4 @@
-//! Backups in a target in memory that stops at any step, and in a directory.
+//! Backups and publications in a target in memory that stops at any step, and in a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,32 +19,50 @@ use crate::*;
 mod directory;
 mod format;
 mod memory;
+mod publications;
 mod world;
 
 use memory::{Memory, Shared};
 
-/// Bytes of a part of a volume, each of which has one value.
+/// Bytes of a chunk of a backup.
+const CHUNK: u64 = Purpose::Backups.chunk_bytes();
+/// Bytes of a part of a volume under backup.
 const PART: u64 = CHUNK / 4;
 
-/// Content of a snapshot: the value of each part.
+/// Content of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Content(Vec<u8>);
+struct Content {
+    /// The value of each part.
+    values: Vec<u8>,
+    /// Bytes of a part: a quarter of a chunk.
+    part: u64,
+}
 
 impl Content {
+    fn new(values: Vec<u8>) -> Content {
+        Content { values, part: PART }
+    }
+
+    fn of(purpose: Purpose, values: Vec<u8>) -> Content {
+        Content { values, part: purpose.chunk_bytes() / 4 }
+    }
+
     fn size(&self) -> u64 {
-        self.0.len() as u64 * PART
+        self.values.len() as u64 * self.part
+    }
+
+    /// Value of the part that has this byte; none beyond the end.
+    fn at(&self, byte: u64) -> Option<u8> {
+        self.values.get((byte / self.part) as usize).copied()
     }
 
     /// True if a backup has this content.
     fn is(&self, image: &BackupImage) -> bool {
         let Ok(mut source) = image.open() else { return false };
-        let mut part = vec![0; PART as usize];
-        source.size() == self.size()
-            && self
-                .0
-                .iter()
-                .enumerate()
-                .all(|(at, value)| source.read(at as u64 * PART, &mut part).is_ok() && part.iter().all(|byte| byte == value))
+        let mut part = vec![0; self.part as usize];
+        let mut is_at = |at: u64, value: &u8| source.read(at, &mut part).is_ok() && part.iter().all(|byte| byte == value);
+        let all = self.values.iter().enumerate().all(|(number, value)| is_at(number as u64 * self.part, value));
+        all && image.open().is_ok_and(|source| source.size() == self.size())
     }
 }
 
@@ -67,19 +85,20 @@ impl Source for Served {
     }
 
     fn runs(&mut self, offset: u64, length: u64) -> io::Result<Vec<Run>> {
+        let part = self.content.part;
         let run = |at: u64| {
-            let value = self.content.0.get((at / PART) as usize).copied().unwrap_or(0);
+            let value = self.content.at(at).unwrap_or(0);
             // the map reports nothing beyond the end of the older one but data
-            let older = self.older.as_ref().map(|older| older.0.get((at / PART) as usize).copied().unwrap_or(0));
+            let older = self.older.as_ref().map(|older| older.at(at).unwrap_or(0));
             let kind = match older {
                 Some(older) if older == value => Kind::Keep,
                 _ if value == 0 => Kind::Zero,
                 _ => Kind::Data,
             };
-            Run { offset: at, length: PART, kind }
+            Run { offset: at, length: part, kind }
         };
         let mut runs: Vec<Run> = Vec::new();
-        for run in (offset..offset + length).step_by(PART as usize).map(run) {
+        for run in (offset..offset + length).step_by(part as usize).map(run) {
             match runs.last_mut().filter(|last| last.kind == run.kind) {
                 Some(last) => last.length += run.length,
                 None => runs.push(run),
@@ -90,7 +109,7 @@ impl Source for Served {
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         for (at, byte) in into.iter_mut().enumerate() {
-            *byte = self.content.0.get(((offset + at as u64) / PART) as usize).copied().ok_or(io::ErrorKind::UnexpectedEof)?;
+            *byte = self.content.at(offset + at as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
         }
         Ok(())
     }
@@ -98,6 +117,11 @@ impl Source for Served {
 
 fn identity(number: u64) -> SnapshotIdentity {
     SnapshotIdentity::new(&"0f".repeat(16), number, number, number)
+}
+
+/// Record of a publication.
+fn published(number: u64, size: u64, base: Option<&Record>) -> Record {
+    Record { publication: Some(format!("{number:032x}")), ..record(number, size, base) }
 }
 
 fn record(number: u64, size: u64, base: Option<&Record>) -> Record {
@@ -117,13 +141,18 @@ fn record(number: u64, size: u64, base: Option<&Record>) -> Record {
         read: 0,
         stored: 0,
         root: ChunkId::ZERO,
+        publication: None,
     }
 }
 
-/// Opens a target, which is prepared if it is empty.
+/// Opens a target of backups, which is prepared if it is empty.
 fn target(store: impl Fn() -> Box<dyn Store>) -> Result<Target, BackupError> {
-    match Target::open(store()) {
-        Err(BackupError::Empty) => Target::prepare(store(), "00".repeat(16), Timestamp::UNIX_EPOCH),
+    target_of(Purpose::Backups, store)
+}
+
+fn target_of(purpose: Purpose, store: impl Fn() -> Box<dyn Store>) -> Result<Target, BackupError> {
+    match Target::open(store(), purpose) {
+        Err(BackupError::Empty(_)) => Target::prepare(store(), purpose, "00".repeat(16), Timestamp::UNIX_EPOCH),
         other => other,
     }
 }

@@ -7,8 +7,6 @@ use jiff::Timestamp;
 use millpond_api::names::SnapshotName;
 use millpond_images::copy::CopyProgress;
 
-use crate::chunk::CHUNK;
-use crate::page::PAGE_SPAN;
 use crate::parallel::parallel;
 use crate::target::CHUNKS;
 use crate::{BackupError, ChunkId, Record, Target, Verified};
@@ -66,7 +64,7 @@ pub fn verify(
         if progress.stop.load(Relaxed) {
             return Err(BackupError::Stopped);
         }
-        progress.done.fetch_add(CHUNK, Relaxed);
+        progress.done.fetch_add(target.purpose().chunk_bytes(), Relaxed);
         is_good(target, *id)
     })?;
     let mut bad = std::mem::take(&mut lists.bad);
@@ -77,7 +75,8 @@ pub fn verify(
     for (name, record) in &records {
         let damaged = damage(target, record, &bad, &mut hit)?;
         if !damaged.is_empty() {
-            let why = "chunks are missing or damaged; make the backup again while its snapshot exists".to_owned();
+            let one = target.purpose().one();
+            let why = format!("chunks are missing or damaged; make the {one} again while its snapshot exists");
             result.damaged.push(DamagedBackup { name: name.to_string(), ranges: damaged.clone(), why });
         }
         target.put_verified(name, Verified { at: now, damaged })?;
@@ -105,7 +104,7 @@ fn readable<'a>(
         match record {
             Ok(record) => records.push((name, record)),
             // another command deleted it
-            Err(BackupError::NoBackup(_)) => {}
+            Err(BackupError::NotThere { .. }) => {}
             Err(error) if error.is_damage() => {
                 result.damaged.push(DamagedBackup { name: name.to_string(), ranges: Vec::new(), why: error.to_string() });
             }
@@ -197,9 +196,10 @@ fn damage(target: &Target, record: &Record, bad: &HashSet<ChunkId>, hit: &mut Ha
         Err(error) if error.is_damage() => return Ok(vec![(0, record.size)]),
         pages => pages?,
     };
+    let (chunk, span) = (target.purpose().chunk_bytes(), target.purpose().page_span());
     let mut lost = Vec::new();
     for (number, page) in pages.into_iter().enumerate().filter(|(_, page)| !page.is_zero()) {
-        let first = number as u64 * PAGE_SPAN;
+        let first = number as u64 * span;
         let slots = if bad.contains(&page) {
             None
         } else {
@@ -207,12 +207,12 @@ fn damage(target: &Target, record: &Record, bad: &HashSet<ChunkId>, hit: &mut Ha
         };
         let Some(slots) = slots else {
             hit.insert(page);
-            lost.push((first, PAGE_SPAN));
+            lost.push((first, span));
             continue;
         };
         for (slot, id) in slots.iter().enumerate().filter(|(_, id)| bad.contains(id)) {
             hit.insert(*id);
-            lost.push((first + slot as u64 * CHUNK, CHUNK));
+            lost.push((first + slot as u64 * chunk, chunk));
         }
     }
     let mut ranges: Vec<(u64, u64)> = Vec::new();

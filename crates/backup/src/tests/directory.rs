@@ -13,8 +13,8 @@ fn store(dir: &std::path::Path) -> Box<dyn Store> {
 fn backups_of_a_directory_share_chunks_and_go_alone() {
     let dir = tempfile::tempdir().expect("a directory");
     let target = target(|| store(dir.path())).expect("a target");
-    let old = Content(vec![1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0]);
-    let new = Content(vec![1, 1, 1, 1, 2, 3, 2, 2, 0, 0, 0, 0, 9]);
+    let old = Content::new(vec![1, 1, 1, 1, 2, 2, 2, 2, 0, 0, 0, 0]);
+    let new = Content::new(vec![1, 1, 1, 1, 2, 3, 2, 2, 0, 0, 0, 0, 9]);
     let progress = CopyProgress::default();
     let whole = Served { content: old.clone(), older: None };
     let first = create(&target, &whole, record(1, old.size(), None), None, &progress).expect("a backup");
@@ -25,7 +25,7 @@ fn backups_of_a_directory_share_chunks_and_go_alone() {
     let again = create(&target, &changed, record(2, new.size(), Some(&first)), Some(&first), &progress).expect("the same");
     assert_eq!(again, second);
     let other = Record { identity: identity(7), ..record(2, new.size(), None) };
-    assert!(matches!(create(&target, &changed, other, None, &progress), Err(BackupError::Exists(_))));
+    assert!(matches!(create(&target, &changed, other, None, &progress), Err(BackupError::Exists { .. })));
 
     let names = target.names().expect("names");
     let gone: Vec<_> = names.iter().filter(|name| name.snapshot == "s1").cloned().collect();
@@ -48,7 +48,7 @@ fn backups_of_a_directory_share_chunks_and_go_alone() {
 fn other_directories_are_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     fs::write(dir.path().join("letter.txt"), b"x").expect("a file");
-    assert!(matches!(target(|| store(dir.path())), Err(BackupError::NotATarget)));
+    assert!(matches!(target(|| store(dir.path())), Err(BackupError::NotATarget(Purpose::Backups))));
     assert!(matches!(target(|| store(&dir.path().join("away"))), Err(BackupError::Store(_))));
 }
 
@@ -75,7 +75,7 @@ fn a_prune_waits_for_backups_and_keeps_them_away() {
 fn a_chunk_that_cannot_be_read_is_found_and_made_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let target = target(|| store(dir.path())).expect("a target");
-    let content = Content(vec![5, 5, 5, 5, 6, 6]);
+    let content = Content::new(vec![5, 5, 5, 5, 6, 6]);
     let whole = Served { content: content.clone(), older: None };
     let progress = CopyProgress::default();
     let made = create(&target, &whole, record(1, content.size(), None), None, &progress).expect("a backup");
@@ -117,7 +117,7 @@ fn a_command_that_others_did_not_see_makes_no_backup() {
             self.0.open()
         }
     }
-    let content = Content(vec![1, 2, 3]);
+    let content = Content::new(vec![1, 2, 3]);
     let slow = Slow(Served { content: content.clone(), older: None }, dir.path().to_owned());
     let made = create(&target, &slow, record(1, content.size(), None), None, &progress);
     assert!(matches!(made, Err(BackupError::Store(StoreError::Late))), "{made:?}");
@@ -136,7 +136,7 @@ fn links_and_pipes_are_no_files_of_a_target() {
     assert!(prune(&target, &[], false, &CopyProgress::default()).is_err());
     assert!(outside.path().join("part-1").exists());
     fs::remove_file(dir.path().join("incoming")).expect("the link");
-    let content = Content(vec![5; 4]);
+    let content = Content::new(vec![5; 4]);
     let whole = Served { content: content.clone(), older: None };
     create(&target, &whole, record(1, content.size(), None), None, &CopyProgress::default()).expect("a backup");
     let chunk = dir.path().join(ChunkId::of(&[5; CHUNK as usize]).path());
@@ -151,7 +151,7 @@ fn links_and_pipes_are_no_files_of_a_target() {
 fn damage_is_noted_for_all_backups_that_share_it() {
     let dir = tempfile::tempdir().expect("a directory");
     let target = target(|| store(dir.path())).expect("a target");
-    let content = Content(vec![5, 5, 5, 5, 6, 6]);
+    let content = Content::new(vec![5, 5, 5, 5, 6, 6]);
     let whole = Served { content: content.clone(), older: None };
     let progress = CopyProgress::default();
     for number in [1, 2] {
@@ -174,7 +174,7 @@ fn lists_that_are_lost_are_damage_of_their_backup_alone() {
     let progress = CopyProgress::default();
     let mut made = Vec::new();
     for number in [1, 2] {
-        let content = Content(vec![number as u8; 4]);
+        let content = Content::new(vec![number as u8; 4]);
         let whole = Served { content: content.clone(), older: None };
         made.push(create(&target, &whole, record(number, content.size(), None), None, &progress).expect("a backup"));
     }

@@ -11,22 +11,24 @@ fn chunks_come_back_whether_they_compress_or_not() {
         let id = ChunkId::of(&content);
         let stored = chunk::encode(&content);
         assert!(stored.len() <= content.len() + 8);
-        assert_eq!(chunk::decode(id, &stored).expect("a chunk"), content);
+        assert_eq!(chunk::decode(Purpose::Backups, id, &stored).expect("a chunk"), content);
         for at in (0..stored.len()).step_by(stored.len() / 7 + 1) {
             let mut wrong = stored.clone();
             wrong[at] ^= 0x10;
-            assert!(chunk::decode(id, &wrong).is_err() || chunk::decode(id, &wrong).expect("the same") == content);
-            assert!(chunk::decode(id, &stored[..at]).is_err());
+            assert!(chunk::decode(Purpose::Backups, id, &wrong).is_err() || chunk::decode(Purpose::Backups, id, &wrong).expect("the same") == content);
+            assert!(chunk::decode(Purpose::Backups, id, &stored[..at]).is_err());
         }
-        assert!(chunk::decode(ChunkId::of(b"other"), &stored).is_err());
+        assert!(chunk::decode(Purpose::Backups, ChunkId::of(b"other"), &stored).is_err());
     }
     assert!(chunk::encode(&[7; 1 << 20]).len() < 1000);
 }
 
 #[test]
 fn a_chunk_that_decompresses_to_more_is_refused() {
-    let large = vec![1; 2 << 20];
-    assert!(chunk::decode(ChunkId::of(&large), &chunk::encode(&large)).is_err());
+    for (of, large) in [(Purpose::Backups, 2 << 20), (Purpose::Publications, 1 << 20)] {
+        let large = vec![1; large];
+        assert!(chunk::decode(of, ChunkId::of(&large), &chunk::encode(&large)).is_err());
+    }
 }
 
 #[test]
@@ -45,9 +47,14 @@ fn ids_have_one_text() {
 fn lists_have_their_length() {
     let ids = vec![ChunkId::of(b"a"), ChunkId::ZERO];
     let list = page::encode(&ids);
-    assert_eq!(page::decode(&list, 2, "x").expect("a list"), ids);
-    assert!(page::decode(&list, 3, "x").is_err());
-    assert_eq!((page::pages_of(1), page::pages_of(page::PAGE_SPAN), page::pages_of(page::PAGE_SPAN + 1)), (1, 1, 2));
+    assert_eq!(page::decode(Purpose::Backups, &list, 2, "x").expect("a list"), ids);
+    assert!(page::decode(Purpose::Backups, &list, 3, "x").is_err());
+    for of in [Purpose::Backups, Purpose::Publications] {
+        assert_eq!((of.pages_of(1), of.pages_of(of.page_span()), of.pages_of(of.page_span() + 1)), (1, 1, 2));
+        // both kinds of lists are chunks
+        assert!(page::SLOTS * 32 <= of.chunk_len());
+        assert_eq!(of.pages_of(of.largest_volume()) * 32, of.chunk_len());
+    }
 }
 
 #[test]
@@ -55,7 +62,7 @@ fn records_that_were_changed_are_refused() {
     let whole = record(3, 4096, None);
     let path = "backups/tank/vm1/s3.json";
     let text = record::encode(&whole);
-    let read = |text: &[u8]| record::decode::<Record>(text, path).and_then(|record| record.check(path));
+    let read = |text: &[u8]| record::decode::<Record>(Purpose::Backups, text, path).and_then(|record| record.check(Purpose::Backups, path));
     assert_eq!(read(&text).expect("a record"), whole);
     for at in 0..text.len() - 1 {
         let mut wrong = text.clone();
@@ -65,5 +72,9 @@ fn records_that_were_changed_are_refused() {
     }
     assert!(read(&record::encode(&Record { size: 0, ..whole.clone() })).is_err());
     assert!(read(&record::encode(&Record { name: "tank/vm2@s3".into(), ..whole.clone() })).is_err());
-    assert!(matches!(read(&record::encode(&Record { format: 2, ..whole })), Err(BackupError::Newer(_))));
+    assert!(matches!(read(&record::encode(&Record { format: 2, ..whole.clone() })), Err(BackupError::Newer(_))));
+    // a publication has an id, and a backup none; records of backups have no word for it
+    assert!(read(&record::encode(&published(3, 4096, None))).is_err());
+    assert!(published(3, 4096, None).check(Purpose::Publications, path).is_ok() && whole.check(Purpose::Publications, path).is_err());
+    assert!(!String::from_utf8_lossy(&text).contains("publication"));
 }

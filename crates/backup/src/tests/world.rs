@@ -1,10 +1,14 @@
-//! Volumes that change, grow and shrink; backups, prunes and verifications that stop at any step, with
-//! or without a power cut; chunks that rot.
+//! Volumes that change, grow and shrink; backups or publications, prunes and verifications that stop at
+//! any step, with or without a power cut; chunks that rot.
 
 use super::*;
+use crate::record::encode;
 
-/// A volume under backup.
+/// A volume of which backups are made, or publications.
 struct World {
+    purpose: Purpose,
+    /// A planted mistake: prunes work as those of a program that takes it for a target of backups.
+    foreign_prunes: bool,
     shared: Arc<Mutex<Shared>>,
     rng: Random,
     head: Content,
@@ -23,14 +27,16 @@ fn number(name: &str) -> u64 {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    fn new(seed: u64, purpose: Purpose) -> World {
         let mut rng = Random::new(seed);
         let parts = 2 + rng.below(20) as usize;
         let shared = Arc::new(Mutex::new(Shared::default()));
         World {
+            purpose,
+            foreign_prunes: false,
             shared,
             rng,
-            head: Content(vec![0; parts]),
+            head: Content::of(purpose, vec![0; parts]),
             pool: Vec::new(),
             truth: BTreeMap::new(),
             damaged: BTreeSet::new(),
@@ -39,19 +45,19 @@ impl World {
     }
 
     fn open(&self) -> Result<Target, BackupError> {
-        target(|| Box::new(Memory::new(&self.shared)))
+        target_of(self.purpose, || Box::new(Memory::new(&self.shared)))
     }
 
     /// The guest writes, the volume is resized, a snapshot is taken, others are destroyed.
     fn change(&mut self) {
         for _ in 0..self.rng.below(4) {
-            let at = self.rng.below(self.head.0.len() as u64) as usize;
+            let at = self.rng.below(self.head.values.len() as u64) as usize;
             // few values, so that chunks are equal to others
-            self.head.0[at] = self.rng.below(4) as u8;
+            self.head.values[at] = self.rng.below(4) as u8;
         }
         if self.rng.once_in(4) {
             let parts = 1 + self.rng.below(24) as usize;
-            self.head.0.resize(parts, 0);
+            self.head.values.resize(parts, 0);
         }
         let next = self.truth.len() as u64;
         self.truth.insert(next, self.head.clone());
@@ -72,7 +78,10 @@ impl World {
         let base = if again { None } else { target.base(&name.of, &older)? };
         let content = self.truth[&newest].clone();
         let older = base.as_ref().map(|base| self.truth[&number(&base.name)].clone());
-        let record = record(newest, content.size(), base.as_ref());
+        let record = match self.purpose {
+            Purpose::Backups => record(newest, content.size(), base.as_ref()),
+            Purpose::Publications => published(newest, content.size(), base.as_ref()),
+        };
         let made = create(&target, &Served { content, older }, record, base.as_ref(), &CopyProgress::default())?;
         self.damaged.remove(&made.name);
         self.acknowledged.insert(made.name);
@@ -87,6 +96,37 @@ impl World {
         let remove: Vec<_> = remove.into_iter().chain(broken).collect();
         self.acknowledged.retain(|name| !remove.iter().any(|gone| gone.to_string() == *name));
         prune(&target, &remove, false, &CopyProgress::default()).map(drop)
+    }
+
+    /// Deletes a publication as the command does, after those that cannot be read.
+    fn unpublish(&mut self) -> Result<(), BackupError> {
+        let target = self.open()?;
+        let (broken, good): (Vec<_>, Vec<_>) = target.names()?.into_iter().partition(|name| self.damaged.contains(&name.to_string()));
+        let good = (!good.is_empty()).then(|| good[self.rng.below(good.len() as u64) as usize].clone());
+        for (name, force) in broken.into_iter().map(|name| (name, true)).chain(good.map(|name| (name, false))) {
+            self.acknowledged.remove(&name.to_string());
+            unpublish(&target, &name, (false, force), &CopyProgress::default())?;
+        }
+        Ok(())
+    }
+
+    /// Prunes the target as one of the other purpose, of which it has no record.
+    fn foreign_prune(&mut self) -> Result<(), BackupError> {
+        let (own, foreign) = (self.purpose.head(), self.purpose.other().head());
+        drop(self.open()?);
+        let chunk = self.purpose.other().chunk_bytes();
+        let text = encode(&TargetHead { format: FORMAT, id: "00".repeat(16), chunk, created: Timestamp::UNIX_EPOCH });
+        let mut shared = self.shared.lock().expect("no panic");
+        let head = shared.now.remove(own).expect("a head");
+        shared.now.insert(foreign.into(), text);
+        drop(shared);
+        let target = Target::open(Box::new(Memory::new(&self.shared)), self.purpose.other());
+        let pruned = target.and_then(|target| prune(&target, &[], false, &CopyProgress::default()));
+        let mut shared = self.shared.lock().expect("no panic");
+        shared.now.insert(own.into(), head);
+        shared.now.remove(foreign);
+        shared.durable.remove(foreign);
+        pruned.map(drop)
     }
 
     fn verify(&mut self) -> Result<(), BackupError> {
@@ -121,7 +161,7 @@ impl World {
 
     fn restores(&self, name: &str) -> bool {
         let store = Memory::new(&self.shared);
-        let Ok(target) = Target::open(Box::new(store)) else { return false };
+        let Ok(target) = Target::open(Box::new(store), self.purpose) else { return false };
         let Ok(record) = name.parse().map_err(drop).and_then(|name| target.record(&name).map_err(drop)) else { return false };
         let target = Arc::new(target);
         let image = target.share(&AtomicBool::new(false)).and_then(|lock| BackupImage::new(Arc::clone(&target), &record, &lock));
@@ -152,6 +192,8 @@ impl World {
         let steps = (!self.rng.once_in(4)).then(|| self.rng.below(40));
         self.shared.lock().expect("no panic").left = steps;
         let ended = match self.rng.below(4) {
+            0 if self.foreign_prunes => self.foreign_prune(),
+            0 if self.purpose == Purpose::Publications => self.unpublish(),
             0 => self.prune(),
             _ => self.back_up(),
         };
@@ -173,10 +215,10 @@ impl World {
     }
 }
 
-fn run(seeds: std::ops::Range<u64>, prepare: impl Fn(&mut Shared)) -> Result<(), String> {
+fn run(purpose: Purpose, seeds: std::ops::Range<u64>, prepare: impl Fn(&mut World)) -> Result<(), String> {
     for seed in seeds {
-        let mut world = World::new(seed);
-        prepare(&mut world.shared.lock().expect("no panic"));
+        let mut world = World::new(seed, purpose);
+        prepare(&mut world);
         for turn in 0..12 {
             world.turn().map_err(|why| format!("seed {seed}, turn {turn}: {why}"))?;
         }
@@ -184,15 +226,31 @@ fn run(seeds: std::ops::Range<u64>, prepare: impl Fn(&mut Shared)) -> Result<(),
     Ok(())
 }
 
+fn seeds() -> u64 {
+    std::env::var("MILLPOND_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(240)
+}
+
 #[test]
 fn every_listed_backup_can_be_restored() {
-    let seeds = std::env::var("MILLPOND_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(240);
-    assert_eq!(run(0..seeds, |_| {}), Ok(()));
+    assert_eq!(run(Purpose::Backups, 0..seeds(), |_| {}), Ok(()));
+}
+
+#[test]
+fn every_listed_publication_can_be_cloned() {
+    assert_eq!(run(Purpose::Publications, 0..seeds(), |_| {}), Ok(()));
 }
 
 #[test]
 fn the_world_finds_a_target_that_never_settles() {
-    assert!(run(0..60, |shared| shared.never_settles = true).is_err());
+    for purpose in [Purpose::Backups, Purpose::Publications] {
+        assert!(run(purpose, 0..60, |world| world.shared.lock().expect("no panic").never_settles = true).is_err());
+    }
+}
+
+#[test]
+fn the_world_finds_a_prune_that_knows_no_publications() {
+    let found = run(Purpose::Publications, 0..60, |world| world.foreign_prunes = true);
+    assert!(found.as_ref().is_err_and(|why| why.contains("cannot be restored")), "{found:?}");
 }
 
 type Command = fn(&mut World) -> Result<(), BackupError>;
@@ -234,14 +292,14 @@ fn what_follows_a_killed_command_is_durable() {
 fn a_target_whose_preparation_was_killed_becomes_durable_with_its_first_backup() {
     let shared = Arc::new(Mutex::new(Shared::default()));
     let open = || target(|| Box::new(Memory::new(&shared)));
-    // the head is read, the rest is listed, the head is written, and not yet durable
-    shared.lock().expect("no panic").left = Some(3);
+    // the heads are looked for, the rest is listed, the head is written, and not yet durable
+    shared.lock().expect("no panic").left = Some(4);
     assert!(open().is_err());
     shared.lock().expect("no panic").left = None;
     let there = open().expect("a target");
     let heads = |files: &BTreeMap<String, Vec<u8>>| files.keys().filter(|name| name.ends_with("backup.json")).count();
     assert_eq!(heads(&shared.lock().expect("no panic").durable), 0);
-    let content = Content(vec![1]);
+    let content = Content::new(vec![1]);
     let whole = Served { content: content.clone(), older: None };
     create(&there, &whole, record(1, content.size(), None), None, &CopyProgress::default()).expect("a backup");
     assert_eq!(heads(&shared.lock().expect("no panic").durable), 1);
