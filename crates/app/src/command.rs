@@ -36,6 +36,7 @@ mod map;
 mod owner;
 mod policy;
 mod pool;
+mod published;
 mod receive;
 #[cfg(test)]
 mod reference;

@@ -4,14 +4,16 @@ use clap::Subcommand;
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
-mod bases;
-mod create;
+pub mod bases;
+pub mod create;
+pub mod fill;
 mod list;
+pub mod make;
 mod mount;
 mod prune;
 mod restore;
-mod target;
-mod verify;
+pub mod target;
+pub mod verify;
 
 /// Verbs.
 #[derive(Debug, Subcommand)]

@@ -10,6 +10,7 @@ mod import;
 mod iostat;
 pub mod jobs;
 mod plan;
+mod publish;
 mod rebalance;
 mod scrub;
 mod show;

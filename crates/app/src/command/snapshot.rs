@@ -12,9 +12,13 @@ use millpond_api::size::Size;
 use millpond_api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted, RolledBack, Volume};
 use millpond_daemon::Signals;
 
+use super::backup::fill::Filler;
+use super::backup::target::blocking;
 use super::candidates;
 use super::consent::refused_for;
 use super::globs::expand_new;
+use super::published::Published;
+use super::store::StoreOptions;
 use crate::output::write_out;
 use crate::progress::Progress;
 
@@ -152,18 +156,21 @@ impl Rollback {
     }
 }
 
-/// Create a writable volume from a snapshot
+/// Create a writable volume from a snapshot or a publication
 ///
 /// The clone shares blocks with the snapshot, which cannot be destroyed while the clone exists; see 'promote'. With --full it is an
-/// independent copy.
+/// independent copy. Of a publication (see 'pool publish') there are full copies only; until it is complete, the volume is called
+/// importing-NEW.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond clone tank/golden@v3 tank/vm7
   millpond clone --full tank/golden@v3 ssd/vm8    copy every block, to any pool
-  millpond clone --full -n tank/golden@v3 ssd/vm8")]
+  millpond clone --full -n tank/golden@v3 ssd/vm8
+  millpond clone --full '/mnt/nas/images#golden@v3' ssd/vm9
+  millpond clone --full 's3://images/pond#tank/golden@v3' ssd/vm9 -o endpoint=https://store.example")]
 pub struct Clone {
-    /// POOL/VOL@SNAP
+    /// POOL/VOL@SNAP; or TARGET#VOL@SNAP, TARGET#POOL/VOL@SNAP: a publication in a directory or s3://BUCKET/PREFIX
     #[arg(add = candidates::snapshots())]
     name: String,
     /// POOL/NEW; in the same pool, unless --full is given
@@ -175,10 +182,21 @@ pub struct Clone {
     /// Only report the size of a full copy
     #[arg(short = 'n', long, requires = "full")]
     dry_run: bool,
+    /// Destroy what a clone of a publication that was killed has left, and start again
+    #[arg(long, requires = "full")]
+    restart: bool,
+    #[command(flatten)]
+    store: StoreOptions,
 }
 
 impl Clone {
     pub async fn run(self, client: &Client) -> Outcome {
+        if Published::is(&self.name) {
+            return self.published(client).await;
+        }
+        if self.store.are_given() || self.restart {
+            return Err(Failure::usage("--restart, -o and --credentials are for publications; give TARGET#VOL@SNAP"));
+        }
         let name: SnapshotName = self.name.parse()?;
         let new: VolumeName = self.new.parse()?;
         if self.full {
@@ -186,6 +204,25 @@ impl Clone {
         }
         let request = CloneSnapshot { name: new.to_string() };
         client.post::<_, Volume>(&format!("/v1/snapshots/{}/{}/clone", name.of, name.snapshot), &request).await.map(drop)
+    }
+
+    /// Copies a publication.
+    async fn published(self, client: &Client) -> Outcome {
+        let new: VolumeName = self.new.parse()?;
+        let published = Published::parse(&self.name, self.store)?;
+        if !self.full {
+            let why = "clones that read a publication when they need it are not there yet; add --full for an independent copy";
+            return Err(Failure::usage(format!("cannot clone '{}' to '{new}': {why}", self.name)));
+        }
+        let (target, name) = published.find().await?;
+        let place = &published.place;
+        let record = blocking(place, &target, move |target| target.record(&name)).await?;
+        if self.dry_run {
+            return write_out(&format!("would copy {} of {} to {new}\n", Size(record.size), self.name));
+        }
+        let mut signals = Signals::catch()?;
+        let filler = Filler { place, target: &target, record: &record, verify: false };
+        filler.volume(client, &mut signals, &new, self.restart).await
     }
 }
 

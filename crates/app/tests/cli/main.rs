@@ -26,6 +26,7 @@ mod pipes;
 mod policies;
 mod pools;
 mod promote;
+mod publications;
 mod rehearsal;
 mod removal;
 mod replicas;

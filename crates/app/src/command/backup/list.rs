@@ -4,7 +4,7 @@ use clap::Args;
 use jiff::Timestamp;
 use millpond_api::failure::Outcome;
 use millpond_api::names::SnapshotName;
-use millpond_backup::{BackupError, Record, Target, Verified};
+use millpond_backup::{BackupError, Purpose, Record, Target, Verified};
 use serde::Serialize;
 
 use super::target::{Chosen, Empty, blocking, failure, named};
@@ -96,7 +96,7 @@ const ROWS: &[Column<Row>] = &[
 impl List {
     pub async fn run(self) -> Outcome {
         let Chosen { place, words, how } = self.chosen;
-        let target = place.open(Empty::Refuse).await?;
+        let target = place.open(Purpose::Backups, Empty::Refuse).await?;
         let names = named(&place, &target, &words).await?;
         let shown = place.name().to_owned();
         let rows = blocking(&place, &target, move |target: &Target| {

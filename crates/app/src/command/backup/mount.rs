@@ -15,7 +15,7 @@ use fuser::{
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::SnapshotName;
 use millpond_api::path::absolute;
-use millpond_backup::{BackupError, BackupImage, Lock, Record, Target};
+use millpond_backup::{BackupError, BackupImage, Lock, Purpose, Record, Target};
 use millpond_daemon::Signals;
 use millpond_images::source::{Image, Source};
 
@@ -51,7 +51,7 @@ pub struct Mount {
 
 impl Mount {
     pub async fn run(self) -> Outcome {
-        let target = self.place.open(Empty::Refuse).await?;
+        let target = self.place.open(Purpose::Backups, Empty::Refuse).await?;
         let names = named(&self.place, &target, &self.words).await?;
         let shown = Arc::clone(&target);
         let tree = blocking(&self.place, &target, move |target| {

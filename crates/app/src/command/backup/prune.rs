@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::SnapshotName;
 use millpond_api::size::Size;
-use millpond_backup::{BackupError, Record, Target, prune};
+use millpond_backup::{BackupError, Purpose, Record, Target, prune};
 use millpond_daemon::{Keep, Signals};
 use millpond_images::copy::CopyProgress;
 use serde::Serialize;
@@ -62,7 +62,7 @@ impl Prune {
         if keep.is_none() && self.words.iter().any(|word| !word.contains('@')) {
             return Err(Failure::usage("give POOL/VOL@SNAP to delete it, or --keep with rules"));
         }
-        let target = self.place.open(Empty::Refuse).await?;
+        let target = self.place.open(Purpose::Backups, Empty::Refuse).await?;
         let chosen = match &keep {
             None if self.words.is_empty() => Vec::new(),
             _ => named(&self.place, &target, &self.words).await?,
@@ -141,7 +141,7 @@ fn chosen_rows(target: &Target, names: &[SnapshotName], keep: Option<&Keep>) -> 
     };
     let mut good = Vec::new();
     for (name, record) in records {
-        let record = record.map_err(|error| BackupError::Unreadable(name.to_string(), error.to_string()))?;
+        let record = record.map_err(|error| BackupError::Unreadable { of: Purpose::Backups, name: name.to_string(), why: error.to_string() })?;
         if target.verified(name)?.is_none_or(|verified| verified.damaged.is_empty()) {
             // of volumes of the same name on two hosts, each has its own
             good.push((name.of.to_string(), record.identity.pool().to_owned(), record.created, name));

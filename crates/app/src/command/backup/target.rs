@@ -10,14 +10,14 @@ use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant;
 use millpond_api::names::SnapshotName;
 use millpond_api::path::absolute;
-use millpond_backup::{BackupError, Directory, Store, Target};
+use millpond_backup::{BackupError, Directory, Purpose, Store, Target};
 use millpond_device::entropy;
 
 use crate::command::globs::{Pattern, is_pattern};
 use crate::command::store::StoreOptions;
 use crate::output::LongListing;
 
-/// Where the backups are.
+/// Where the backups or publications are.
 #[derive(Clone, Debug, Args)]
 pub struct Place {
     /// Directory, or s3://BUCKET/PREFIX
@@ -39,10 +39,10 @@ pub struct Chosen {
     pub how: LongListing,
 }
 
-/// Handling of a target that has no backups.
+/// Handling of a directory or prefix that is no target yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Empty {
-    /// Prepare it for backups.
+    /// Prepare it.
     Prepare,
     /// Refuse it.
     Refuse,
@@ -54,29 +54,34 @@ pub fn failure(place: &str, error: &BackupError) -> Failure {
 }
 
 impl Place {
+    /// The place that a user gave with other words.
+    pub fn new(target: &str, store: StoreOptions) -> Place {
+        Place { target: target.to_owned(), store }
+    }
+
     /// The words of the user for it.
     pub fn name(&self) -> &str {
         &self.target
     }
 
-    /// Opens the target.
+    /// Opens the target of this purpose.
     ///
     /// # Errors
     /// It cannot be reached or read, or is something else.
-    pub async fn open(&self, empty: Empty) -> Outcome<Arc<Target>> {
+    pub async fn open(&self, purpose: Purpose, empty: Empty) -> Outcome<Arc<Target>> {
         let (id, own) = (random()?, random()?);
         let runtime = tokio::runtime::Handle::current();
         let place = self.clone();
-        let opened = tokio::task::spawn_blocking(move || place.find(empty, id, &own, &runtime)).await;
+        let opened = tokio::task::spawn_blocking(move || place.find((purpose, empty), id, &own, &runtime)).await;
         opened.map_err(|e| Failure::failed(format!("{}: {e}; run it again", self.target)))?
     }
 
-    fn find(&self, empty: Empty, id: String, own: &str, runtime: &tokio::runtime::Handle) -> Outcome<Arc<Target>> {
+    fn find(&self, (purpose, empty): (Purpose, Empty), id: String, own: &str, runtime: &tokio::runtime::Handle) -> Outcome<Arc<Target>> {
         let store = || self.reach(empty, own, runtime);
-        let target = match Target::open(store()?) {
-            Err(BackupError::Empty) if empty == Empty::Prepare => {
-                let prepared = Target::prepare(store()?, id, instant::now());
-                prepared.inspect(|_| eprintln!("millpond: {} is a new target of backups", self.target))
+        let target = match Target::open(store()?, purpose) {
+            Err(BackupError::Empty(_)) if empty == Empty::Prepare => {
+                let prepared = Target::prepare(store()?, purpose, id, instant::now());
+                prepared.inspect(|_| eprintln!("millpond: {} is a new target of {purpose}", self.target))
             }
             other => other,
         };
@@ -111,7 +116,10 @@ impl Place {
 }
 
 /// Returns a random name of 32 hexadecimal digits.
-fn random() -> Outcome<String> {
+///
+/// # Errors
+/// The system gives no random numbers.
+pub fn random() -> Outcome<String> {
     let bytes: [u8; 16] = entropy().map_err(|e| Failure::failed(format!("the system gives no random numbers: {e}")))?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
@@ -150,7 +158,8 @@ pub async fn named(place: &Place, target: &Arc<Target>, words: &[String]) -> Out
         };
         let found = all.iter().zip(&mut wanted).filter(|(name, _)| matches(name)).map(|(_, wanted)| *wanted = true).count();
         if found == 0 {
-            return Err(Failure::failed(format!("{}: no backup of '{word}'; 'millpond backup list' shows all", place.name())));
+            let (one, lister) = (target.purpose().one(), target.purpose().lister());
+            return Err(Failure::failed(format!("{}: no {one} of '{word}'; '{lister}' shows all", place.name())));
         }
     }
     Ok(all.into_iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(name, _)| name).collect())

@@ -6,13 +6,14 @@ use std::sync::atomic::Ordering::Relaxed;
 use clap::Args;
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant;
+use millpond_api::names::SnapshotName;
 use millpond_api::size::Size;
-use millpond_backup::verify;
+use millpond_backup::{Purpose, Target, Verification, verify};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
 use serde::Serialize;
 
-use super::target::{Chosen, Empty, failure, named};
+use super::target::{Chosen, Empty, Place, failure, named};
 use crate::command::image::{Total, interruptible};
 use crate::output::{Cell, Column, Listing, Shown, print};
 
@@ -59,34 +60,42 @@ const ROWS: &[Column<Row>] = &[
 impl Verify {
     pub async fn run(self) -> Outcome {
         let Chosen { place, words, how } = self.chosen;
-        let target = place.open(Empty::Refuse).await?;
+        let target = place.open(Purpose::Backups, Empty::Refuse).await?;
         let names = if words.is_empty() { None } else { Some(named(&place, &target, &words).await?) };
-        let mut signals = Signals::catch()?;
-        let (read, shown) = (Arc::clone(&target), place.name().to_owned());
-        let what = format!("verify {}", place.name());
-        let found = interruptible(what, (Total::Unknown, checked), "nothing is changed", &mut signals, move |progress| {
-            verify(&read, names.as_deref(), instant::now(), progress).map_err(|error| failure(&shown, &error))
-        })
-        .await?;
-        if found.unnamed > 0 {
-            let next = "the next backup does not rely on them";
-            eprintln!("millpond: {}: {} damaged chunks that no backup has; {next}", place.name(), found.unnamed);
-        }
-        let damaged = found.damaged.len();
+        let (failure, found) = check(&place, &target, names).await?;
         let rows: Vec<Row> = found
             .damaged
             .into_iter()
             .map(|one| Row { name: one.name, damaged: one.ranges.iter().map(|(_, length)| length).sum(), ranges: one.ranges, why: one.why })
             .collect();
         let how = Listing::from(how);
-        if damaged > 0 || how.format == crate::output::Format::Json {
+        if failure.is_some() || how.format == crate::output::Format::Json {
             print(&rows, ROWS, &how)?;
         }
-        if damaged > 0 {
-            return Err(Failure::failed(format!("{}: {damaged} of {} backups cannot be restored whole", place.name(), found.backups)));
-        }
-        Ok(())
+        failure.map_or(Ok(()), Err)
     }
+}
+
+/// Reads all data of these backups or publications, or of the target; returns also how the command fails
+/// if some is damaged.
+///
+/// # Errors
+/// The target's.
+pub async fn check(place: &Place, target: &Arc<Target>, names: Option<Vec<SnapshotName>>) -> Outcome<(Option<Failure>, Verification)> {
+    let mut signals = Signals::catch()?;
+    let (of, read, shown) = (target.purpose(), Arc::clone(target), place.name().to_owned());
+    let what = format!("verify {shown}");
+    let found = interruptible(what, (Total::Unknown, checked), "nothing is changed", &mut signals, move |progress| {
+        verify(&read, names.as_deref(), instant::now(), progress).map_err(|error| failure(&shown, &error))
+    })
+    .await?;
+    let one = of.one();
+    if found.unnamed > 0 {
+        eprintln!("millpond: {}: {} damaged chunks that no {one} has; the next {one} does not rely on them", place.name(), found.unnamed);
+    }
+    let damaged = found.damaged.len();
+    let failed = format!("{}: {damaged} of {} {of} cannot be restored whole", place.name(), found.backups);
+    Ok(((damaged > 0).then(|| Failure::failed(failed)), found))
 }
 
 fn checked(_: u64, progress: &CopyProgress) -> String {

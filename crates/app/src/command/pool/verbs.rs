@@ -5,7 +5,7 @@ use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 
 use super::{
-    advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, plan, rebalance, scrub, show, upgrade, wipe,
+    advise, checkpoints, create, destroy, device_limit, devices, import, iostat, jobs, plan, publish, rebalance, scrub, show, upgrade, wipe,
 };
 
 /// Verbs.
@@ -34,6 +34,9 @@ pub enum Pool {
     Upgrade(upgrade::Upgrade),
     Advise(advise::Advise),
     Plan(plan::Plan),
+    Publish(publish::Publish),
+    Publications(publish::Publications),
+    Unpublish(publish::Unpublish),
 }
 
 impl Pool {
@@ -61,6 +64,9 @@ impl Pool {
             Pool::Plan(plan) => plan.run(client).await,
             Pool::Advise(advise) => advise.run(client).await,
             Pool::DeviceLimit(limit) => limit.run(client).await,
+            Pool::Publish(publish) => publish.run(client).await,
+            Pool::Publications(publications) => publications.run().await,
+            Pool::Unpublish(unpublish) => unpublish.run().await,
         }
     }
 }

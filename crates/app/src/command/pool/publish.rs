@@ -1,0 +1,229 @@
+//! `pool publish`, `pool publications` and `pool unpublish`: snapshots in a target, from which any number
+//! of pools clone.
+
+use std::sync::Arc;
+
+use clap::Args;
+use jiff::Timestamp;
+use millpond_api::client::Client;
+use millpond_api::failure::Outcome;
+use millpond_api::names::SnapshotName;
+use millpond_api::size::Size;
+use millpond_backup::{BackupError, Purpose, Record, Target, Verified, unpublish};
+use millpond_daemon::Signals;
+use millpond_images::copy::CopyProgress;
+use serde::Serialize;
+
+use crate::command::backup::bases;
+use crate::command::backup::create::{MADE, Made};
+use crate::command::backup::make::Maker;
+use crate::command::backup::target::{Empty, Place, blocking, failure};
+use crate::command::backup::verify::check;
+use crate::command::candidates;
+use crate::command::consent::Consent;
+use crate::command::image::{Total, interruptible};
+use crate::command::published::Published;
+use crate::command::store::StoreOptions;
+use crate::output::{Cell, Column, Listing, LongListing, Shown, print};
+
+/// Store a snapshot in a directory or bucket, from which any number of pools clone it
+///
+/// Only what changed since an older published snapshot of the volume is read and stored. The target keeps publications only.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool publish tank/golden@v3 /mnt/nas/images
+  millpond pool publish tank/golden@v3 s3://images/pond -o endpoint=https://store.example
+  millpond clone --full '/mnt/nas/images#golden@v3' ssd/vm7
+
+A publication does not need the snapshot any more. One that was interrupted is not listed; the next try goes on from what it stored.")]
+pub struct Publish {
+    /// POOL/VOL@SNAP
+    #[arg(value_name = "POOL/VOL@SNAP", add = candidates::snapshots())]
+    name: String,
+    #[command(flatten)]
+    place: Place,
+    /// Refuse a target that has no publications, such as the directory of a disk that is not mounted
+    #[arg(long)]
+    no_init: bool,
+    /// Read the snapshot and the publication again afterwards, and compare them
+    #[arg(long)]
+    verify: bool,
+    #[command(flatten)]
+    how: LongListing,
+}
+
+impl Publish {
+    pub async fn run(self, client: &Client) -> Outcome {
+        let name: SnapshotName = self.name.parse()?;
+        // without the snapshot, nothing is prepared
+        let (snapshot, _) = bases::before(client, &name).await?;
+        let target = self.place.open(Purpose::Publications, if self.no_init { Empty::Refuse } else { Empty::Prepare }).await?;
+        let how = Listing::from(self.how);
+        if let (Some(identity), false) = (snapshot.identity, self.verify) {
+            let own = name.clone();
+            if let Some(there) = blocking(&self.place, &target, move |target| target.complete(&own, &identity)).await? {
+                eprintln!("millpond: {}: '{name}' is there already", self.place.name());
+                return print(&[Made { read: 0, stored: 0, ..Made::from(there) }], MADE, &how);
+            }
+        }
+        let mut signals = Signals::catch()?;
+        let maker = Maker { client, place: &self.place, target: &target, verify: self.verify };
+        let made = maker.one(&mut signals, &name).await;
+        let (record, differs) = made.map_err(|failure| failure.during(format!("cannot publish '{name}'")))?;
+        print(&[Made::from(record)], MADE, &how)?;
+        differs.map_or(Ok(()), Err)
+    }
+}
+
+/// List the publications of a target
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool publications /mnt/nas/images
+  millpond pool publications s3://images/pond --format json
+  millpond pool publications --verify /mnt/nas/images
+
+Column 'stored' has the bytes that the target got for it: what it shares with older ones is not counted.
+Column 'verified' has the time of the last verification that found no damage. Exit code 1 of --verify: some are damaged; 'pool publish' of
+the same snapshot repairs them.")]
+pub struct Publications {
+    #[command(flatten)]
+    place: Place,
+    /// Read all data first, and compare it with its checksums
+    #[arg(long)]
+    verify: bool,
+    #[command(flatten)]
+    how: LongListing,
+}
+
+/// A publication.
+#[derive(Serialize)]
+struct Row {
+    name: String,
+    id: Option<String>,
+    size: Option<u64>,
+    stored: Option<u64>,
+    /// Completion; none where the record is damaged.
+    published: Option<Timestamp>,
+    host: Option<String>,
+    created: Option<Timestamp>,
+    description: Option<String>,
+    identity: Option<String>,
+    /// Time of the last verification.
+    verified: Option<Timestamp>,
+    /// Bytes that cannot be read, as of then.
+    damaged_bytes: u64,
+    /// Reason why the record cannot be read.
+    error: Option<String>,
+}
+
+impl Row {
+    fn of(name: &SnapshotName, record: Result<Record, BackupError>, verified: Result<Option<Verified>, BackupError>, place: &str) -> Row {
+        let error = record.as_ref().err().or(verified.as_ref().err()).map(|error| failure(place, error).to_string());
+        let (record, verified) = (record.ok(), verified.ok().flatten());
+        let record = record.as_ref();
+        Row {
+            name: name.to_string(),
+            id: record.and_then(|record| record.publication.clone()),
+            size: record.map(|record| record.size),
+            stored: record.map(|record| record.stored),
+            published: record.map(|record| record.made),
+            host: record.map(|record| record.host.clone()),
+            created: record.map(|record| record.created),
+            description: record.map(|record| record.description.clone()),
+            identity: record.map(|record| record.identity.to_string()),
+            damaged_bytes: verified.iter().flat_map(|verified| &verified.damaged).map(|(_, length)| length).sum(),
+            verified: verified.map(|verified| verified.at),
+            error,
+        }
+    }
+
+    fn state(&self) -> Cell {
+        match (self.verified, self.damaged_bytes) {
+            _ if self.error.is_some() => Cell::Text("UNREADABLE".to_owned()),
+            (Some(_), bytes) if bytes > 0 => Cell::Text("DAMAGED".to_owned()),
+            (Some(at), _) => Cell::Time(at),
+            (None, _) => Cell::None,
+        }
+    }
+}
+
+const ROWS: &[Column<Row>] = &[
+    Column { name: "name", cell: |row| Cell::Text(row.name.clone()), shown: Shown::Always },
+    Column { name: "size", cell: |row| row.size.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
+    Column { name: "stored", cell: |row| row.stored.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
+    Column { name: "published", cell: |row| row.published.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+    Column { name: "host", cell: |row| Cell::text_or_none(row.host.as_deref()), shown: Shown::Always },
+    Column { name: "verified", cell: Row::state, shown: Shown::Always },
+    Column { name: "id", cell: |row| Cell::text_or_none(row.id.as_deref()), shown: Shown::Json },
+    Column { name: "created", cell: |row| row.created.map_or(Cell::None, Cell::Time), shown: Shown::Json },
+    Column { name: "description", cell: |row| Cell::text_or_none(row.description.as_deref()), shown: Shown::Json },
+    Column { name: "identity", cell: |row| Cell::text_or_none(row.identity.as_deref()), shown: Shown::Json },
+    Column { name: "damaged_bytes", cell: |row| Cell::Bytes(row.damaged_bytes), shown: Shown::Json },
+    Column { name: "error", cell: |row| Cell::text_or_none(row.error.as_deref()), shown: Shown::Json },
+];
+
+impl Publications {
+    pub async fn run(self) -> Outcome {
+        let target = self.place.open(Purpose::Publications, Empty::Refuse).await?;
+        let damage = if self.verify { check(&self.place, &target, None).await?.0 } else { None };
+        let shown = self.place.name().to_owned();
+        let rows = blocking(&self.place, &target, move |target: &Target| {
+            let names = target.names()?;
+            let records = names.iter().zip(target.records(&names));
+            let mut rows: Vec<Row> = records.map(|(name, record)| Row::of(name, record, target.verified(name), &shown)).collect();
+            rows.sort_by_cached_key(|row| (row.name.split('@').next().map(str::to_owned), row.created));
+            Ok(rows)
+        });
+        print(&rows.await?, ROWS, &Listing::from(self.how))?;
+        damage.map_or(Ok(()), Err)
+    }
+}
+
+/// Delete a publication, and the data that no other one has
+///
+/// Volumes that were cloned with --full do not need it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  millpond pool unpublish -n '/mnt/nas/images#golden@v2'
+  millpond pool unpublish '/mnt/nas/images#golden@v2'")]
+pub struct Unpublish {
+    /// TARGET#VOL@SNAP, or TARGET#POOL/VOL@SNAP
+    #[arg(value_name = "TARGET#VOL@SNAP")]
+    word: String,
+    #[command(flatten)]
+    store: StoreOptions,
+    #[command(flatten)]
+    consent: Consent,
+    /// Delete it although it, or another one, cannot be read
+    #[arg(long)]
+    force: bool,
+}
+
+impl Unpublish {
+    pub async fn run(self) -> Outcome {
+        let published = Published::parse(&self.word, self.store)?;
+        let (target, name) = published.find().await?;
+        let (place, flags) = (published.place, (self.consent.dry_run, self.force));
+        if !self.consent.dry_run {
+            self.consent.ask("unpublish", &name.to_string())?;
+        }
+        let mut signals = Signals::catch()?;
+        let (own, said, gone) = (Arc::clone(&target), place.name().to_owned(), name.clone());
+        let left = "the next 'millpond pool unpublish' deletes the rest";
+        let what = format!("unpublish {name}");
+        let done = interruptible(what, (Total::Hidden, |_, _: &CopyProgress| String::new()), left, &mut signals, move |progress| {
+            unpublish(&own, &gone, flags, progress).map_err(|error| failure(&said, &error))
+        });
+        let done = done.await?;
+        let (would, freed) = if self.consent.dry_run { ("would delete", "would free") } else { ("deleted", "freed") };
+        let pruned = done.pruned;
+        eprintln!("millpond: {}: {would} '{name}' and {} chunks, {freed} {}", place.name(), pruned.chunks, Size(pruned.bytes));
+        if let Some(why) = done.kept {
+            eprintln!("millpond: {}: all chunks stay: {why}", place.name());
+        }
+        Ok(())
+    }
+}
