@@ -67,7 +67,7 @@ impl Purpose {
     }
 
     /// Most bytes of a volume: its root is one chunk.
-    pub const fn largest_volume(self) -> u64 {
+    pub(crate) const fn largest_volume(self) -> u64 {
         self.chunk_bytes() / ID_BYTES as u64 * self.page_span()
     }
 

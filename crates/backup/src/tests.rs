@@ -60,9 +60,12 @@ impl Content {
     fn is(&self, image: &BackupImage) -> bool {
         let Ok(mut source) = image.open() else { return false };
         let mut part = vec![0; self.part as usize];
-        let mut is_at = |at: u64, value: &u8| source.read(at, &mut part).is_ok() && part.iter().all(|byte| byte == value);
-        let all = self.values.iter().enumerate().all(|(number, value)| is_at(number as u64 * self.part, value));
-        all && image.open().is_ok_and(|source| source.size() == self.size())
+        source.size() == self.size()
+            && self
+                .values
+                .iter()
+                .enumerate()
+                .all(|(at, value)| source.read(at as u64 * self.part, &mut part).is_ok() && part.iter().all(|byte| byte == value))
     }
 }
 
