@@ -7,7 +7,7 @@ use millpond_api::failure::Outcome;
 pub mod bases;
 pub mod create;
 pub mod fill;
-mod list;
+pub mod list;
 pub mod make;
 mod mount;
 mod prune;

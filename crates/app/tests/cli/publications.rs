@@ -84,7 +84,7 @@ fn pools_of_other_hosts_clone_what_one_published() {
     assert!(table[0]["id"].as_str().is_some_and(|id| id.len() == 32) && table[0]["id"] != table[1]["id"], "{table}");
     let head = daemon.run(&["pool", "publications", "images"]).ok().out;
     let words: Vec<&str> = head.lines().next().unwrap_or_default().split_whitespace().collect();
-    assert_eq!(words, ["NAME", "SIZE", "STORED", "PUBLISHED", "HOST", "VERIFIED"]);
+    assert_eq!(words, ["NAME", "SIZE", "STORED", "MADE", "HOST", "VERIFIED"]);
     nothing_left(&daemon);
 
     // the pool that published it is not needed

@@ -23,26 +23,29 @@ pub struct List {
     chosen: Chosen,
 }
 
-/// A backup.
+/// A backup or publication.
 #[derive(Serialize)]
 pub struct Row {
-    name: String,
-    /// When the snapshot was taken; none where the record is damaged.
-    created: Option<Timestamp>,
-    size: Option<u64>,
-    stored: Option<u64>,
-    read: Option<u64>,
-    made: Option<Timestamp>,
-    host: Option<String>,
-    base: Option<String>,
-    identity: Option<String>,
-    description: Option<String>,
+    pub name: String,
+    /// Time of the snapshot; none where the record is damaged.
+    pub created: Option<Timestamp>,
+    pub size: Option<u64>,
+    pub stored: Option<u64>,
+    pub read: Option<u64>,
+    pub made: Option<Timestamp>,
+    pub host: Option<String>,
+    pub base: Option<String>,
+    pub identity: Option<String>,
+    pub description: Option<String>,
     /// Time of the last verification.
-    verified: Option<Timestamp>,
+    pub verified: Option<Timestamp>,
     /// Bytes that cannot be restored, as of then.
-    damaged_bytes: u64,
-    /// Why the record cannot be read.
-    error: Option<String>,
+    pub damaged_bytes: u64,
+    /// Reason why the record cannot be read.
+    pub error: Option<String>,
+    /// Id of a publication.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
 }
 
 impl Row {
@@ -64,10 +67,12 @@ impl Row {
             damaged_bytes: verified.iter().flat_map(|verified| &verified.damaged).map(|(_, length)| length).sum(),
             verified: verified.map(|verified| verified.at),
             error,
+            id: record.and_then(|record| record.publication),
         }
     }
 
-    fn state(&self) -> Cell {
+    /// Time of the last verification, or that the data or the record is damaged.
+    pub fn state(&self) -> Cell {
         match (self.verified, self.damaged_bytes) {
             _ if self.error.is_some() => Cell::Text("UNREADABLE".to_owned()),
             (Some(_), bytes) if bytes > 0 => Cell::Text("DAMAGED".to_owned()),
@@ -99,14 +104,15 @@ impl List {
         let target = place.open(Purpose::Backups, Empty::Refuse).await?;
         let names = named(&place, &target, &words).await?;
         let shown = place.name().to_owned();
-        let rows = blocking(&place, &target, move |target: &Target| {
-            let mut rows = Vec::new();
-            for (name, record) in names.iter().zip(target.records(&names)) {
-                rows.push(Row::of(name, record, target.verified(name), &shown));
-            }
-            rows.sort_by_cached_key(|row: &Row| (row.name.split('@').next().map(str::to_owned), row.created));
-            Ok(rows)
-        });
+        let rows = blocking(&place, &target, move |target: &Target| Ok(rows(target, &names, &shown)));
         print(&rows.await?, ROWS, &Listing::from(how))
     }
+}
+
+/// Returns the rows of these backups or publications, by volume and time of the snapshot.
+pub fn rows(target: &Target, names: &[SnapshotName], place: &str) -> Vec<Row> {
+    let records = names.iter().zip(target.records(names));
+    let mut rows: Vec<Row> = records.map(|(name, record)| Row::of(name, record, target.verified(name), place)).collect();
+    rows.sort_by_cached_key(|row: &Row| (row.name.split('@').next().map(str::to_owned), row.created));
+    rows
 }

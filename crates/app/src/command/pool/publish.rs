@@ -4,18 +4,17 @@
 use std::sync::Arc;
 
 use clap::Args;
-use jiff::Timestamp;
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 use millpond_api::names::SnapshotName;
 use millpond_api::size::Size;
-use millpond_backup::{BackupError, Purpose, Record, Target, Verified, unpublish};
+use millpond_backup::{Purpose, Target, unpublish};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
-use serde::Serialize;
 
 use crate::command::backup::bases;
 use crate::command::backup::create::{MADE, Made};
+use crate::command::backup::list::{Row, rows};
 use crate::command::backup::make::Maker;
 use crate::command::backup::target::{Empty, Place, blocking, failure};
 use crate::command::backup::verify::check;
@@ -97,63 +96,11 @@ pub struct Publications {
     how: LongListing,
 }
 
-/// A publication.
-#[derive(Serialize)]
-struct Row {
-    name: String,
-    id: Option<String>,
-    size: Option<u64>,
-    stored: Option<u64>,
-    /// Completion; none where the record is damaged.
-    published: Option<Timestamp>,
-    host: Option<String>,
-    created: Option<Timestamp>,
-    description: Option<String>,
-    identity: Option<String>,
-    /// Time of the last verification.
-    verified: Option<Timestamp>,
-    /// Bytes that cannot be read, as of then.
-    damaged_bytes: u64,
-    /// Reason why the record cannot be read.
-    error: Option<String>,
-}
-
-impl Row {
-    fn of(name: &SnapshotName, record: Result<Record, BackupError>, verified: Result<Option<Verified>, BackupError>, place: &str) -> Row {
-        let error = record.as_ref().err().or(verified.as_ref().err()).map(|error| failure(place, error).to_string());
-        let (record, verified) = (record.ok(), verified.ok().flatten());
-        let record = record.as_ref();
-        Row {
-            name: name.to_string(),
-            id: record.and_then(|record| record.publication.clone()),
-            size: record.map(|record| record.size),
-            stored: record.map(|record| record.stored),
-            published: record.map(|record| record.made),
-            host: record.map(|record| record.host.clone()),
-            created: record.map(|record| record.created),
-            description: record.map(|record| record.description.clone()),
-            identity: record.map(|record| record.identity.to_string()),
-            damaged_bytes: verified.iter().flat_map(|verified| &verified.damaged).map(|(_, length)| length).sum(),
-            verified: verified.map(|verified| verified.at),
-            error,
-        }
-    }
-
-    fn state(&self) -> Cell {
-        match (self.verified, self.damaged_bytes) {
-            _ if self.error.is_some() => Cell::Text("UNREADABLE".to_owned()),
-            (Some(_), bytes) if bytes > 0 => Cell::Text("DAMAGED".to_owned()),
-            (Some(at), _) => Cell::Time(at),
-            (None, _) => Cell::None,
-        }
-    }
-}
-
 const ROWS: &[Column<Row>] = &[
     Column { name: "name", cell: |row| Cell::Text(row.name.clone()), shown: Shown::Always },
     Column { name: "size", cell: |row| row.size.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
     Column { name: "stored", cell: |row| row.stored.map_or(Cell::None, Cell::Bytes), shown: Shown::Always },
-    Column { name: "published", cell: |row| row.published.map_or(Cell::None, Cell::Time), shown: Shown::Always },
+    Column { name: "made", cell: |row| row.made.map_or(Cell::None, Cell::Time), shown: Shown::Always },
     Column { name: "host", cell: |row| Cell::text_or_none(row.host.as_deref()), shown: Shown::Always },
     Column { name: "verified", cell: Row::state, shown: Shown::Always },
     Column { name: "id", cell: |row| Cell::text_or_none(row.id.as_deref()), shown: Shown::Json },
@@ -169,13 +116,7 @@ impl Publications {
         let target = self.place.open(Purpose::Publications, Empty::Refuse).await?;
         let damage = if self.verify { check(&self.place, &target, None).await?.0 } else { None };
         let shown = self.place.name().to_owned();
-        let rows = blocking(&self.place, &target, move |target: &Target| {
-            let names = target.names()?;
-            let records = names.iter().zip(target.records(&names));
-            let mut rows: Vec<Row> = records.map(|(name, record)| Row::of(name, record, target.verified(name), &shown)).collect();
-            rows.sort_by_cached_key(|row| (row.name.split('@').next().map(str::to_owned), row.created));
-            Ok(rows)
-        });
+        let rows = blocking(&self.place, &target, move |target: &Target| Ok(rows(target, &target.names()?, &shown)));
         print(&rows.await?, ROWS, &Listing::from(self.how))?;
         damage.map_or(Ok(()), Err)
     }
