@@ -184,8 +184,7 @@ impl<'a> Making<'a> {
             self.begin(at, tasks)?;
         }
         let planned = plan(image.image, chunk, progress, &mut |piece| {
-            let taken =
-                if image.borders == Some(piece.offset) && !piece.zero { Ok(()) } else { self.take(piece, image.borders, tasks, progress) };
+            let taken = self.take(piece, image.borders, tasks, progress);
             let taken = taken.and_then(|()| done.try_iter().try_for_each(|result| self.end(result?)));
             // pages before this piece get no more
             let taken = taken.and_then(|()| self.close(piece.offset / span, tasks));
@@ -207,16 +206,17 @@ impl<'a> Making<'a> {
         Ok(())
     }
 
-    /// Takes a piece of the plan: a chunk with data, or whole chunks of zeroes.
+    /// Takes a piece of the plan: whole chunks with data, or of zeroes. The borders are read anyway.
     fn take(&mut self, piece: Piece, borders: Option<u64>, tasks: &SyncSender<Task>, progress: &CopyProgress) -> Result<(), BackupError> {
-        if !piece.zero {
-            return self.begin(piece.offset, tasks);
+        if piece.zero {
+            progress.done.fetch_add(piece.length, Relaxed);
         }
-        progress.done.fetch_add(piece.length, Relaxed);
         let mut at = piece.offset;
         while at < piece.offset + piece.length {
-            if borders != Some(at) {
-                self.set(at, ChunkId::ZERO)?;
+            match piece.zero {
+                _ if borders == Some(at) => {}
+                true => self.set(at, ChunkId::ZERO)?,
+                false => self.begin(at, tasks)?,
             }
             at += self.chunk;
         }
