@@ -58,7 +58,8 @@ impl Published {
         }
         let lister = Purpose::Publications.lister();
         let found = names.pop();
-        let found = found.ok_or_else(|| Failure::failed(format!("{place}: no publication '{}'; '{lister} {place}' shows all", self.name)))?;
+        let found =
+            found.ok_or_else(|| Failure::failed(format!("{place}: no publication '{}'; '{lister} {place}' shows all", self.name)))?;
         Ok((target, found))
     }
 }

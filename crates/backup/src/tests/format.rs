@@ -15,7 +15,10 @@ fn chunks_come_back_whether_they_compress_or_not() {
         for at in (0..stored.len()).step_by(stored.len() / 7 + 1) {
             let mut wrong = stored.clone();
             wrong[at] ^= 0x10;
-            assert!(chunk::decode(Purpose::Backups, id, &wrong).is_err() || chunk::decode(Purpose::Backups, id, &wrong).expect("the same") == content);
+            assert!(
+                chunk::decode(Purpose::Backups, id, &wrong).is_err()
+                    || chunk::decode(Purpose::Backups, id, &wrong).expect("the same") == content
+            );
             assert!(chunk::decode(Purpose::Backups, id, &stored[..at]).is_err());
         }
         assert!(chunk::decode(Purpose::Backups, ChunkId::of(b"other"), &stored).is_err());

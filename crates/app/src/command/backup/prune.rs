@@ -141,7 +141,8 @@ fn chosen_rows(target: &Target, names: &[SnapshotName], keep: Option<&Keep>) -> 
     };
     let mut good = Vec::new();
     for (name, record) in records {
-        let record = record.map_err(|error| BackupError::Unreadable { of: Purpose::Backups, name: name.to_string(), why: error.to_string() })?;
+        let record =
+            record.map_err(|error| BackupError::Unreadable { of: Purpose::Backups, name: name.to_string(), why: error.to_string() })?;
         if target.verified(name)?.is_none_or(|verified| verified.damaged.is_empty()) {
             // of volumes of the same name on two hosts, each has its own
             good.push((name.of.to_string(), record.identity.pool().to_owned(), record.created, name));
