@@ -257,11 +257,11 @@ type Command = fn(&mut World) -> Result<(), BackupError>;
 
 /// A command that is killed after some steps, none or one that runs to its end, and a power cut: what the
 /// second one and a third one after it rely on is durable, also where the first one wrote or deleted it.
-fn killed_and_followed(number: u64) -> Result<(), String> {
+fn killed_and_followed(purpose: Purpose, number: u64) -> Result<(), String> {
     let commands: [Command; 3] = [World::prune, World::back_up, |_| Ok(())];
     for (first, second) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
         for steps in 0..40 {
-            let mut world = World::new(number);
+            let mut world = World::new(number, purpose);
             world.change();
             world.back_up().map_err(|e| e.to_string())?;
             world.rot();
@@ -285,7 +285,7 @@ fn killed_and_followed(number: u64) -> Result<(), String> {
 
 #[test]
 fn what_follows_a_killed_command_is_durable() {
-    assert_eq!((0..16).try_for_each(killed_and_followed), Ok(()));
+    assert_eq!((0..16).try_for_each(|number| killed_and_followed(Purpose::Backups, number)), Ok(()));
 }
 
 #[test]
