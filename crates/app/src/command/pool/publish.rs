@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, ValueHint};
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 use millpond_api::names::SnapshotName;
@@ -132,7 +132,7 @@ Example:
   millpond pool unpublish '/mnt/nas/images#golden@v2'")]
 pub struct Unpublish {
     /// TARGET#VOL@SNAP, or TARGET#POOL/VOL@SNAP
-    #[arg(value_name = "TARGET#VOL@SNAP")]
+    #[arg(value_name = "TARGET#VOL@SNAP", value_hint = ValueHint::DirPath)]
     word: String,
     #[command(flatten)]
     store: StoreOptions,
