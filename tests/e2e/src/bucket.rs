@@ -45,6 +45,11 @@ impl Store {
         server.wait_ready(Duration::from_secs(60), || TcpStream::connect(address).is_ok())?;
         Ok(Store { address, data, _server: server })
     }
+
+    /// Directory with the objects of the bucket.
+    pub fn dir(&self) -> PathBuf {
+        self.data.join("pond")
+    }
 }
 
 fn probe(address: SocketAddr, bucket: &str, secret: &str) -> Result<Output> {
@@ -95,7 +100,7 @@ fn files(dir: &Path) -> Result<usize> {
 pub fn versitygw(subject: &mut Subject) -> Result<()> {
     let store = Store::start(subject, "versitygw")?;
     usable(&store)?;
-    ensure!(files(&store.data.join("pond"))? == 0, "the probe left files behind");
+    ensure!(files(&store.dir())? == 0, "the probe left files behind");
     let proxy = Proxy::start(store.address)?;
     for (fault, lacks) in [
         (Fault::HideExists, &["create-if-absent", "one-winner"][..]),
@@ -107,7 +112,7 @@ pub fn versitygw(subject: &mut Subject) -> Result<()> {
         let found = document(&output)?;
         ensure!(found["usable"] == false && found["lacks"] == serde_json::json!(lacks), "{fault:?}: {found:#}");
         refused(&output, &lacks.join(", ")).with_context(|| format!("{fault:?}"))?;
-        ensure!(files(&store.data.join("pond"))? == 0, "{fault:?}: the probe left files behind");
+        ensure!(files(&store.dir())? == 0, "{fault:?}: the probe left files behind");
     }
     proxy.always(None);
     doubts(&proxy)

@@ -51,6 +51,7 @@ mod packages;
 mod parity;
 mod policies;
 mod proxmox;
+mod publish;
 mod read_cache;
 mod replication;
 mod replication_ssh;

@@ -1,7 +1,7 @@
 //! Disk images, and sector sizes of their contents.
 
 use super::{Asks, Case};
-use crate::{backup, disk_images, replication, replication_ssh, sectors, send_receive};
+use crate::{backup, disk_images, publish, replication, replication_ssh, sectors, send_receive};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -59,6 +59,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: backup::bucket,
+    },
+    Case {
+        name: "publish",
+        about: "two hosts with one bucket: one publishes, the other clones; only changes are stored, deletes wait, a kill leaves nothing",
+        needs: &["versitygw"],
+        guest: false,
+        asks: Asks::Everything,
+        run: publish::bucket,
     },
     Case {
         name: "backup-one-file",
