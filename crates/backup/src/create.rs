@@ -18,7 +18,7 @@ use millpond_images::source::{Image, Source};
 
 use crate::page::{self, SLOTS};
 use crate::parallel::WORKERS;
-use crate::verify::mark;
+use crate::verify::{damage, is_good, mark};
 use crate::{BackupError, ChunkId, Purpose, Record, Target};
 
 /// Most tasks that wait for a worker.
@@ -74,7 +74,7 @@ pub fn create(
     }
     let lock = target.store().lock(false, &progress.stop)?;
     let suspects = target.suspects()?;
-    let record = match target.record(&name) {
+    let (record, new) = match target.record(&name) {
         // one with damage is made again, from the whole volume
         Ok(there) if there.identity == record.identity && (base.is_some() || !target.is_damaged(&name)?) => {
             // the command that made it may have been killed before it was durable
@@ -82,13 +82,13 @@ pub fn create(
             return Ok(there);
         }
         // it stays the same publication
-        Ok(there) if there.identity == record.identity => Record { publication: there.publication, ..record },
+        Ok(there) if there.identity == record.identity => (Record { publication: there.publication, ..record }, false),
         Ok(_) => return Err(BackupError::Exists { of, name: record.name }),
-        Err(BackupError::NotThere { .. }) => record,
+        Err(BackupError::NotThere { .. }) => (record, true),
         Err(error) => return Err(error),
     };
     let pages = match base {
-        Some(base) => target.pages(base)?,
+        Some(base) => pages_of_base(target, base)?,
         None => Vec::new(),
     };
     let mut making = Making::new(target, pages, record.size, &suspects);
@@ -98,15 +98,42 @@ pub fn create(
     lock.check()?;
     let complete = Record { root, read: cost.read, stored: cost.stored, made: instant::now(), ..record };
     target.forget_verified(&name)?;
-    target.put_record(&name, &complete)?;
+    if let Some(there) = target.put_record(&name, &complete, new)? {
+        return Ok(there);
+    }
     // others that did not see this command may have deleted chunks
     if let Err(late) = lock.check() {
-        target.delete_records(std::slice::from_ref(&name))?;
+        if target.record(&name).is_ok_and(|there| there == complete) {
+            target.delete_records(std::slice::from_ref(&name))?;
+        }
         return Err(late.into());
     }
-    let found: HashSet<ChunkId> = target.suspects()?.difference(&suspects).copied().collect();
-    mark(target, &[(&name, &complete)], &found)?;
+    mark_kept(target, (&name, &complete))?;
     Ok(complete)
+}
+
+/// Reads the pages of the base. It was chosen before the lock was taken.
+fn pages_of_base(target: &Target, base: &Record) -> Result<Vec<ChunkId>, BackupError> {
+    let name = target.is_still(base)?;
+    if target.is_damaged(&name)? {
+        return Err(BackupError::Changed { of: target.purpose(), name: base.name.clone() });
+    }
+    target.pages(base)
+}
+
+/// Notes the damage of a new backup: chunks of its base that a verification found damaged meanwhile. It
+/// may have marked the backups that it found before this one had a record.
+fn mark_kept(target: &Target, (name, record): (&SnapshotName, &Record)) -> Result<(), BackupError> {
+    let mut own = HashSet::new();
+    damage(target, record, &target.suspects()?, &mut own)?;
+    let mut bad = HashSet::new();
+    for id in own {
+        // this command may have stored it again
+        if !is_good(target, id)? {
+            bad.insert(id);
+        }
+    }
+    mark(target, &[(name, record)], &bad)
 }
 
 /// Returns the chunk that has the end of the base or of the volume, where these differ: a backup

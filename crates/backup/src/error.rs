@@ -45,7 +45,7 @@ pub enum BackupError {
     #[error("it has {0}, and can keep nothing else; give another directory or prefix")]
     Other(Purpose),
     /// Only a target that is there may be used.
-    #[error("it has no {0} yet; is it mounted? Without --no-init it is prepared for them")]
+    #[error("it has no {0} yet; is it mounted? '{maker}' prepares it for them", maker = .0.maker())]
     Empty(Purpose),
     /// A newer version wrote it.
     #[error("{0} was written by a newer version; use that")]
@@ -61,7 +61,7 @@ pub enum BackupError {
         why: String,
     },
     /// A backup that stays cannot be read, so what it needs is not known.
-    #[error("the {} '{name}' cannot be read ({why}); delete it by its name with '{}', or make it again", .of.one(), .of.deleter())]
+    #[error("the {} '{name}' cannot be read ({why}); delete it by its name with '{}', then make it again", .of.one(), .of.deleter())]
     Unreadable {
         /// Purpose of the target.
         of: Purpose,
@@ -73,6 +73,14 @@ pub enum BackupError {
     /// There is no backup of this name.
     #[error("there is no {} '{name}'; '{}' shows all", .of.one(), .of.lister())]
     NotThere {
+        /// Purpose of the target.
+        of: Purpose,
+        /// Its name.
+        name: String,
+    },
+    /// It is not the one any more that this command found.
+    #[error("the {} '{name}' was changed or deleted meanwhile; run it again", .of.one())]
+    Changed {
         /// Purpose of the target.
         of: Purpose,
         /// Its name.

@@ -84,6 +84,14 @@ impl Purpose {
         }
     }
 
+    /// Command that makes one.
+    pub const fn maker(self) -> &'static str {
+        match self {
+            Purpose::Backups => "millpond backup create",
+            Purpose::Publications => "millpond pool publish",
+        }
+    }
+
     /// Command that lists the records.
     pub const fn lister(self) -> &'static str {
         match self {

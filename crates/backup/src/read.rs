@@ -19,9 +19,10 @@ impl BackupImage {
     /// Reads the list of its pages. The lock is one of [`Target::share`].
     ///
     /// # Errors
-    /// [`BackupError`].
+    /// [`BackupError`]: that the backup was deleted since its record was read, among others.
     pub fn new(target: Arc<Target>, record: &Record, lock: &Arc<dyn Lock>) -> Result<BackupImage, BackupError> {
         let lock = Arc::clone(lock);
+        target.is_still(record)?;
         let pages = Arc::new(target.pages(record)?);
         Ok(BackupImage { target, lock, pages, size: record.size })
     }

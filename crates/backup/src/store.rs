@@ -29,6 +29,14 @@ pub trait Store: Send + Sync {
     /// [`StoreError::Io`].
     fn put(&self, name: &str, content: &[u8]) -> Result<(), StoreError>;
 
+    /// Writes a whole file as [`put`](Store::put) does, unless there is one of that name with other
+    /// content; returns false then. Of commands that do this at the same time, one writes it, where the
+    /// directory or bucket can do that.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<bool, StoreError>;
+
     /// Reads a whole file of at most `most` bytes.
     ///
     /// # Errors

@@ -55,7 +55,7 @@ impl Target {
     /// [`BackupError::Empty`], [`BackupError::NotATarget`], [`BackupError::Other`], [`BackupError::Newer`],
     /// the store's.
     pub fn open(store: Box<dyn Store>, purpose: Purpose) -> Result<Target, BackupError> {
-        // also beside the own head: two commands may have prepared it at the same time
+        // also beside the own head: a store that lost its locks may have both
         if store.has(purpose.other().head())? {
             return Err(BackupError::Other(purpose.other()));
         }
@@ -82,15 +82,21 @@ impl Target {
         }
     }
 
-    /// Prepares an empty directory or prefix; `id` is a new random name.
+    /// Prepares an empty directory or prefix, unless another command does so meanwhile; `id` is a new
+    /// random name.
     ///
     /// # Errors
-    /// The store's.
+    /// Those of [`open`](Target::open).
     pub fn prepare(store: Box<dyn Store>, purpose: Purpose, id: String, now: Timestamp) -> Result<Target, BackupError> {
-        let head = TargetHead { format: FORMAT, id, chunk: purpose.chunk_bytes(), created: now };
-        store.put(purpose.head(), &record::encode(&head))?;
+        // alone: a head of each purpose would make the target useless for both
+        let lock = store.lock(true, &AtomicBool::new(false))?;
+        if !store.has(purpose.other().head())? && !store.has(purpose.head())? {
+            let head = TargetHead { format: FORMAT, id, chunk: purpose.chunk_bytes(), created: now };
+            lock.check()?;
+            store.put(purpose.head(), &record::encode(&head))?;
+        }
         store.settle()?;
-        // of two commands at the same time, both use what the last one wrote
+        drop(lock);
         Target::open(store, purpose)
     }
 
@@ -168,6 +174,21 @@ impl Target {
         }
     }
 
+    /// Checks that a record that was read before is still there. With a lock it stays so: a prune deletes
+    /// chunks after the record alone.
+    ///
+    /// # Errors
+    /// [`BackupError::Changed`]; those of [`record`](Target::record).
+    pub(crate) fn is_still(&self, record: &Record) -> Result<SnapshotName, BackupError> {
+        let changed = || BackupError::Changed { of: self.purpose, name: record.name.clone() };
+        let name: SnapshotName = record.name.parse().map_err(|_| changed())?;
+        match self.record(&name) {
+            Ok(there) if there.identity == record.identity && there.root == record.root => Ok(name),
+            Ok(_) | Err(BackupError::NotThere { .. }) => Err(changed()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The error that says that this record, or a list of it, cannot be read.
     pub(crate) fn unreadable(&self, name: &SnapshotName, why: &BackupError) -> BackupError {
         BackupError::Unreadable { of: self.purpose, name: name.to_string(), why: why.to_string() }
@@ -179,10 +200,22 @@ impl Target {
         Ok(self.store.settle()?)
     }
 
-    /// Writes the record of a backup whose chunks are settled.
-    pub(crate) fn put_record(&self, name: &SnapshotName, record: &Record) -> Result<(), BackupError> {
-        self.store.put(&Record::path(self.purpose.records(), name), &record::encode(record))?;
-        Ok(self.store.settle()?)
+    /// Writes the record of a backup whose chunks are settled, durably: a new one, or in the place of
+    /// one of the same snapshot. Returns the one that another command wrote meanwhile instead.
+    pub(crate) fn put_record(&self, name: &SnapshotName, record: &Record, new: bool) -> Result<Option<Record>, BackupError> {
+        let (path, text) = (Record::path(self.purpose.records(), name), record::encode(record));
+        if !new {
+            self.store.put(&path, &text)?;
+        } else if !self.store.put_new(&path, &text)? {
+            let there = self.record(name)?;
+            if there.identity != record.identity {
+                return Err(BackupError::Exists { of: self.purpose, name: record.name.clone() });
+            }
+            self.settle_record(name)?;
+            return Ok(Some(there));
+        }
+        self.store.settle()?;
+        Ok(None)
     }
 
     /// Deletes records. Chunks may be deleted only after this has returned.

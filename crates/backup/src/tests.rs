@@ -18,6 +18,7 @@ use crate::*;
 
 mod directory;
 mod format;
+mod meanwhile;
 mod memory;
 mod publications;
 mod world;

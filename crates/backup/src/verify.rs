@@ -134,7 +134,7 @@ pub(crate) fn mark(target: &Target, records: &[(&SnapshotName, &Record)], bad: &
 }
 
 /// True if a chunk can be read and is as written.
-fn is_good(target: &Target, id: ChunkId) -> Result<bool, BackupError> {
+pub(crate) fn is_good(target: &Target, id: ChunkId) -> Result<bool, BackupError> {
     match target.chunk(id) {
         Ok(_) => Ok(true),
         Err(error) if error.is_damage() => Ok(false),
@@ -183,7 +183,12 @@ impl Lists<'_> {
 }
 
 /// Returns the ranges of a backup that are lost with these chunks, and adds those that it has to `hit`.
-fn damage(target: &Target, record: &Record, bad: &HashSet<ChunkId>, hit: &mut HashSet<ChunkId>) -> Result<Vec<(u64, u64)>, BackupError> {
+pub(crate) fn damage(
+    target: &Target,
+    record: &Record,
+    bad: &HashSet<ChunkId>,
+    hit: &mut HashSet<ChunkId>,
+) -> Result<Vec<(u64, u64)>, BackupError> {
     if bad.is_empty() {
         return Ok(Vec::new());
     }

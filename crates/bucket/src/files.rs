@@ -57,6 +57,17 @@ impl Files {
         within(put, Verb::Write, name).await.map(drop)
     }
 
+    /// Writes an object unless there is one of that name.
+    ///
+    /// # Errors
+    /// [`BucketError`]: with [`ErrorKind::Exists`] there is one, perhaps of the same request before.
+    pub async fn create(&self, name: &str, content: Vec<u8>) -> Result<(), BucketError> {
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let path = self.path(name);
+        let put = self.0.store().put_opts(&path, Bytes::from(content).into(), options);
+        within(put, Verb::Write, name).await.map(drop)
+    }
+
     /// Reads an object of at most `most` bytes.
     ///
     /// # Errors

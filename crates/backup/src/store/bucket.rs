@@ -109,6 +109,20 @@ impl Store for BucketStore {
         self.ask(async |files| files.put(name, content.to_vec()).await)
     }
 
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<bool, StoreError> {
+        let written = self.ask(async |files| match files.create(name, content.to_vec()).await {
+            Err(error) if error.kind == ErrorKind::Exists => Ok(false),
+            // a store that cannot do this
+            Err(error) if error.kind == ErrorKind::Refused && !files.has(name).await? => {
+                files.put(name, content.to_vec()).await.map(|()| true)
+            }
+            Err(error) if error.kind == ErrorKind::Refused => Ok(false),
+            written => written.map(|()| true),
+        });
+        // it may be of an attempt whose answer was lost
+        Ok(written? || self.get(name, content.len() as u64).is_ok_and(|there| there == content))
+    }
+
     fn get(&self, name: &str, most: u64) -> Result<Vec<u8>, StoreError> {
         self.ask(async |files| files.get(name, most).await)
     }

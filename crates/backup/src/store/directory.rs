@@ -70,7 +70,8 @@ impl Directory {
     }
 
     /// Writes the file under another name first; its content is on the medium before it gets its own.
-    fn write(&self, path: &Path, content: &[u8]) -> io::Result<()> {
+    /// With `new`, it does not get it from another file, and false is returned.
+    fn write(&self, path: &Path, content: &[u8], new: bool) -> io::Result<bool> {
         let incoming = self.root.join(INCOMING);
         self.make(&incoming)?;
         let dir = path.parent().unwrap_or(&self.root);
@@ -80,10 +81,10 @@ impl Directory {
         let mut file = tempfile::Builder::new().prefix("part-").tempfile_in(&incoming)?;
         file.as_file_mut().write_all(content)?;
         file.as_file().sync_data()?;
-        file.persist(path).map_err(|e| e.error)?;
+        let named = if new { name_new(file, path)? } else { file.persist(path).map(|_| true).map_err(|e| e.error)? };
         // a settle meanwhile may have passed over it
         self.note(dir);
-        Ok(())
+        Ok(named)
     }
 
     fn walk(&self, dir: &Path, each: &mut dyn FnMut(String, u64)) -> io::Result<()> {
@@ -132,7 +133,13 @@ impl Store for Directory {
 
     fn put(&self, name: &str, content: &[u8]) -> Result<(), StoreError> {
         let path = self.path(name);
-        self.write(&path, content).map_err(StoreError::io(format!("write {}", path.display())))
+        self.write(&path, content, false).map(drop).map_err(StoreError::io(format!("write {}", path.display())))
+    }
+
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<bool, StoreError> {
+        let path = self.path(name);
+        let written = self.write(&path, content, true).map_err(StoreError::io(format!("write {}", path.display())))?;
+        Ok(written || self.get(name, content.len() as u64).is_ok_and(|there| there == content))
     }
 
     fn get(&self, name: &str, most: u64) -> Result<Vec<u8>, StoreError> {
@@ -220,11 +227,27 @@ impl Store for Directory {
         if alone {
             self.tidy().map_err(of)?;
             let new = format!("{} {}", std::process::id(), millpond_api::instant::now().as_nanosecond());
-            self.write(&generation, new.as_bytes()).map_err(of)?;
+            self.write(&generation, new.as_bytes(), false).map_err(of)?;
             self.settle()?;
         }
         let seen = read(&generation).map_err(of)?;
         Ok(Box::new(Locked { file, generation, seen }))
+    }
+}
+
+/// Gives a written file its name, unless another one has it; then returns false.
+fn name_new(file: tempfile::NamedTempFile, path: &Path) -> io::Result<bool> {
+    match file.persist_noclobber(path) {
+        Ok(_) => Ok(true),
+        Err(e) if e.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        // a file system that cannot do this in one step, such as exFAT
+        Err(e) if matches!(e.error.kind(), io::ErrorKind::Unsupported | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput) => {
+            if path.symlink_metadata().is_ok() {
+                return Ok(false);
+            }
+            e.file.persist(path).map(|_| true).map_err(|e| e.error)
+        }
+        Err(e) => Err(e.error),
     }
 }
 

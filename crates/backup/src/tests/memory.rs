@@ -9,6 +9,10 @@ pub struct Shared {
     pub durable: BTreeMap<String, Vec<u8>>,
     /// Steps until the command stops.
     pub left: Option<u64>,
+    /// Commands that share the target, and whether one has it alone.
+    locks: (u64, bool),
+    /// What another command does, after so many steps of this one.
+    pub meanwhile: Option<(u64, Box<dyn FnOnce() + Send>)>,
     /// A bug: nothing becomes durable in time.
     pub never_settles: bool,
 }
@@ -42,6 +46,16 @@ impl Memory {
 
     fn step<T>(&self, act: impl FnOnce(&mut Shared) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let mut shared = self.shared.lock().expect("no panic");
+        match &mut shared.meanwhile {
+            Some((0, _)) => {
+                let (_, other) = shared.meanwhile.take().expect("another command");
+                drop(shared);
+                other();
+                shared = self.shared.lock().expect("no panic");
+            }
+            Some((left, _)) => *left -= 1,
+            None => {}
+        }
         match &mut shared.left {
             Some(0) => return Err(StoreError::Io("go on".into(), io::Error::other("everything stops"))),
             Some(left) => *left -= 1,
@@ -66,6 +80,11 @@ impl Store for Memory {
             shared.now.insert(name.into(), content.into());
             Ok(())
         })
+    }
+
+    fn put_new(&self, name: &str, content: &[u8]) -> Result<bool, StoreError> {
+        self.note(name);
+        self.step(|shared| Ok(shared.now.entry(name.into()).or_insert_with(|| content.into()) == content))
     }
 
     fn get(&self, name: &str, most: u64) -> Result<Vec<u8>, StoreError> {
@@ -119,13 +138,38 @@ impl Store for Memory {
         })
     }
 
-    fn lock(&self, _: bool, _: &AtomicBool) -> Result<Box<dyn Lock>, StoreError> {
-        struct Free;
-        impl Lock for Free {
-            fn check(&self) -> Result<(), StoreError> {
-                Ok(())
-            }
+    fn lock(&self, alone: bool, _: &AtomicBool) -> Result<Box<dyn Lock>, StoreError> {
+        let mut shared = self.shared.lock().expect("no panic");
+        if shared.locks.1 || (alone && shared.locks.0 > 0) {
+            return Err(StoreError::Busy("another command uses it".into()));
         }
-        Ok(Box::new(Free))
+        if alone {
+            shared.locks.1 = true;
+        } else {
+            shared.locks.0 += 1;
+        }
+        Ok(Box::new(Locked { shared: Arc::clone(&self.shared), alone }))
+    }
+}
+
+struct Locked {
+    shared: Arc<Mutex<Shared>>,
+    alone: bool,
+}
+
+impl Lock for Locked {
+    fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let Ok(mut shared) = self.shared.lock() else { return };
+        if self.alone {
+            shared.locks.1 = false;
+        } else {
+            shared.locks.0 -= 1;
+        }
     }
 }

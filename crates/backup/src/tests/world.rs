@@ -258,7 +258,8 @@ type Command = fn(&mut World) -> Result<(), BackupError>;
 /// A command that is killed after some steps, none or one that runs to its end, and a power cut: what the
 /// second one and a third one after it rely on is durable, also where the first one wrote or deleted it.
 fn killed_and_followed(purpose: Purpose, number: u64) -> Result<(), String> {
-    let commands: [Command; 3] = [World::prune, World::back_up, |_| Ok(())];
+    let delete: Command = if purpose == Purpose::Backups { World::prune } else { World::unpublish };
+    let commands: [Command; 3] = [delete, World::back_up, |_| Ok(())];
     for (first, second) in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)] {
         for steps in 0..40 {
             let mut world = World::new(number, purpose);
@@ -286,14 +287,16 @@ fn killed_and_followed(purpose: Purpose, number: u64) -> Result<(), String> {
 #[test]
 fn what_follows_a_killed_command_is_durable() {
     assert_eq!((0..16).try_for_each(|number| killed_and_followed(Purpose::Backups, number)), Ok(()));
+    assert_eq!((0..16).try_for_each(|number| killed_and_followed(Purpose::Publications, number)), Ok(()));
 }
 
 #[test]
 fn a_target_whose_preparation_was_killed_becomes_durable_with_its_first_backup() {
     let shared = Arc::new(Mutex::new(Shared::default()));
     let open = || target(|| Box::new(Memory::new(&shared)));
-    // the heads are looked for, the rest is listed, the head is written, and not yet durable
-    shared.lock().expect("no panic").left = Some(4);
+    // the heads are looked for, the rest is listed, they are looked for again, the own one is written, and
+    // not yet durable
+    shared.lock().expect("no panic").left = Some(6);
     assert!(open().is_err());
     shared.lock().expect("no panic").left = None;
     let there = open().expect("a target");
