@@ -17,6 +17,7 @@ use super::backup::target::blocking;
 use super::candidates;
 use super::consent::refused_for;
 use super::globs::expand_new;
+use super::image::Incomplete;
 use super::published::Published;
 use super::store::StoreOptions;
 use crate::output::write_out;
@@ -218,6 +219,10 @@ impl Clone {
         let place = &published.place;
         let record = blocking(place, &target, move |target| target.record(&name)).await?;
         if self.dry_run {
+            let volume = Incomplete::new(&new);
+            if volume.check(client, self.restart).await? {
+                write_out(&format!("would destroy {}\n", volume.part))?;
+            }
             return write_out(&format!("would copy {} of {} to {new}\n", Size(record.size), self.name));
         }
         let mut signals = Signals::catch()?;

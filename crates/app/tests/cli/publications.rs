@@ -143,6 +143,15 @@ fn unpublish_asks_and_keeps_what_others_need() {
     let said = done(&daemon, &["pool", "unpublish", "images#gold@v1", "-n"]);
     // one chunk of data, and its lists
     assert!(said.contains("would delete 'tank/gold@v1' and 2 chunks"), "{said}");
+    // without a publication, what interrupted commands left goes
+    let left = daemon.path("images/chunks/00").join("0".repeat(63) + "7");
+    fs::create_dir_all(left.parent().expect("a directory")).expect("made");
+    fs::write(&left, b"left").expect("written");
+    let said = done(&daemon, &["pool", "unpublish", "images", "-n"]);
+    assert!(said.contains("would delete 1 chunks"), "{said}");
+    assert!(left.exists());
+    done(&daemon, &["pool", "unpublish", "images"]);
+    assert!(!left.exists());
     daemon.run(&["pool", "unpublish", "images#gold@v1"]).refused(1, "-y");
     assert_eq!((listed(&daemon).len(), files(&daemon.path("images"))), (2, before));
     done(&daemon, &["pool", "unpublish", "images#gold@v1", "-y"]);
@@ -253,7 +262,8 @@ fn wrong_words_are_refused_in_one_line() {
         (&["pool", "publish", "tank/gold@v1", "images", "-o", "endpoint=http://127.0.0.1:1"], 2, "are for buckets"),
         (&["pool", "publish", "tank/gold@v1", "s3://x/y"], 1, "--credentials"),
         (&["pool", "publications", "empty"], 1, "it has no publications yet"),
-        (&["pool", "unpublish", "images", "-y"], 2, "TARGET#VOL@SNAP"),
+        (&["pool", "unpublish", "images", "-y"], 1, "the publication 'lake/gold@v1' cannot be read"),
+        (&["pool", "unpublish", "empty"], 1, "it has no publications yet"),
         (&["pool", "unpublish", "#gold@v1", "-y"], 2, "TARGET#VOL@SNAP"),
         (&["pool", "unpublish", "images#gold", "-y"], 2, "TARGET#VOL@SNAP"),
         (&["pool", "unpublish", "images#gold@v9", "-y"], 1, "no publication 'gold@v9'; 'millpond pool publications images'"),
@@ -262,6 +272,8 @@ fn wrong_words_are_refused_in_one_line() {
         (&["clone", "--full", "images#gold@v9", "tank/new"], 1, "no publication"),
         (&["clone", "--full", "images#tank/gold@v1", "new"], 2, "POOL/VOL"),
         (&["clone", "--full", "images#tank/gold@v1", "none/new"], 1, "none"),
+        (&["clone", "--full", "-n", "images#tank/gold@v1", "none/new"], 1, "none"),
+        (&["clone", "--full", "-n", "images#tank/gold@v1", "tank/gold"], 1, "it exists already"),
         (&["clone", "tank/gold@v1", "tank/new", "-o", "endpoint=http://127.0.0.1:1"], 2, "are for publications"),
         (&["clone", "--full", "--restart", "tank/gold@v1", "tank/new"], 2, "are for publications"),
     ] {

@@ -11,7 +11,7 @@ pub struct Shared {
     pub left: Option<u64>,
     /// Commands that share the target, and whether one has it alone.
     locks: (u64, bool),
-    /// What another command does, after so many steps of this one.
+    /// Work of another command, after so many steps of this one.
     pub meanwhile: Option<(u64, Box<dyn FnOnce() + Send>)>,
     /// A bug: nothing becomes durable in time.
     pub never_settles: bool,

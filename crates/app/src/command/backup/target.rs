@@ -107,6 +107,7 @@ impl Place {
         if empty == Empty::Prepare && dir.symlink_metadata().is_err() {
             // only the last part: the rest may be a file system that is not mounted
             fs::create_dir(&dir).map_err(of)?;
+            dir.parent().map_or(Ok(()), |parent| fs::File::open(parent)?.sync_all()).map_err(of)?;
         }
         if !fs::metadata(&dir).map_err(of)?.is_dir() {
             return Err(Failure::failed(format!("{} is no directory; give one", dir.display())));

@@ -29,28 +29,37 @@ impl Incomplete<'_> {
         Incomplete { name, part }
     }
 
-    /// Checks that there are volumes of neither name in the pool; with `restart` destroys the
-    /// incomplete one.
+    /// Checks that there are volumes of neither name in the pool; with `restart` there may be an
+    /// incomplete one. Returns true if there is.
     ///
     /// # Errors
     /// Wrong usage, that there is such a volume, or the daemon's error.
-    pub async fn free(&self, client: &Client, restart: bool) -> Outcome {
+    pub async fn check(&self, client: &Client, restart: bool) -> Outcome<bool> {
         let (name, part) = (self.name, &self.part);
-        let during = format!("cannot import to '{name}'");
+        let during = format!("cannot fill '{name}'");
         if name.volume.starts_with(INCOMPLETE) {
-            return Err(Failure::usage(format!("{during}: '{INCOMPLETE}' begins the names of incomplete imports; choose another name")));
+            return Err(Failure::usage(format!("{during}: '{INCOMPLETE}' begins the names of incomplete volumes; choose another name")));
         }
         let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(&name.pool))).await?;
         let taken = |name: &VolumeName| volumes.iter().any(|volume| volume.name == name.to_string());
         if taken(name) {
             return Err(Failure::failed(format!("{during}: it exists already; choose another name")));
         }
-        if !taken(part) {
-            return Ok(());
+        if taken(part) && !restart {
+            let next = "if the command that made it was killed, add --restart, which destroys it";
+            return Err(Failure::failed(format!("{during}: there is an incomplete '{part}'; {next}")));
         }
-        if !restart {
-            let next = "if the import that made it was killed, add --restart, which destroys it";
-            return Err(Failure::failed(format!("{during}: there is an incomplete import '{part}'; {next}")));
+        Ok(taken(part))
+    }
+
+    /// Does the same, and destroys the incomplete one.
+    ///
+    /// # Errors
+    /// Those of [`check`](Incomplete::check).
+    pub async fn free(&self, client: &Client, restart: bool) -> Outcome {
+        let part = &self.part;
+        if !self.check(client, restart).await? {
+            return Ok(());
         }
         // refused while a client is connected: that is an import which runs, or requests of a killed
         // one that the volume's limits delay

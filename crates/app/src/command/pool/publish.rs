@@ -1,14 +1,12 @@
 //! `pool publish`, `pool publications` and `pool unpublish`: snapshots in a target, from which any number
 //! of pools clone.
 
-use std::sync::Arc;
-
 use clap::{Args, ValueHint};
 use millpond_api::client::Client;
 use millpond_api::failure::Outcome;
 use millpond_api::names::SnapshotName;
 use millpond_api::size::Size;
-use millpond_backup::{Purpose, Target, unpublish};
+use millpond_backup::{Purpose, Target, Unpublished, prune, unpublish};
 use millpond_daemon::Signals;
 use millpond_images::copy::CopyProgress;
 
@@ -85,7 +83,7 @@ Example:
 
 Column 'stored' has the bytes that the target got for it: what it shares with older ones is not counted.
 Column 'verified' has the time of the last verification that found no damage. Exit code 1 of --verify: some are damaged; 'pool publish' of
-the same snapshot repairs them.")]
+the same snapshot repairs them. One that cannot be read has to be deleted first, with 'pool unpublish --force'.")]
 pub struct Publications {
     #[command(flatten)]
     place: Place,
@@ -129,9 +127,10 @@ impl Publications {
 #[command(after_help = "\
 Example:
   millpond pool unpublish -n '/mnt/nas/images#golden@v2'
-  millpond pool unpublish '/mnt/nas/images#golden@v2'")]
+  millpond pool unpublish '/mnt/nas/images#golden@v2'
+  millpond pool unpublish /mnt/nas/images               only what interrupted commands left")]
 pub struct Unpublish {
-    /// TARGET#VOL@SNAP, or TARGET#POOL/VOL@SNAP
+    /// TARGET#VOL@SNAP, or TARGET#POOL/VOL@SNAP; TARGET deletes only what interrupted commands left
     #[arg(value_name = "TARGET#VOL@SNAP", value_hint = ValueHint::DirPath)]
     word: String,
     #[command(flatten)]
@@ -145,23 +144,33 @@ pub struct Unpublish {
 
 impl Unpublish {
     pub async fn run(self) -> Outcome {
-        let published = Published::parse(&self.word, self.store)?;
-        let (target, name) = published.find().await?;
-        let (place, flags) = (published.place, (self.consent.dry_run, self.force));
-        if !self.consent.dry_run {
+        let (place, target, name) = if Published::is(&self.word) {
+            let published = Published::parse(&self.word, self.store)?;
+            let (target, name) = published.find().await?;
+            (published.place, target, Some(name))
+        } else {
+            let place = Place::new(&self.word, self.store);
+            let target = place.open(Purpose::Publications, Empty::Refuse).await?;
+            (place, target, None)
+        };
+        if let (Some(name), false) = (&name, self.consent.dry_run) {
             self.consent.ask("unpublish", &name.to_string())?;
         }
         let mut signals = Signals::catch()?;
-        let (own, said, gone) = (Arc::clone(&target), place.name().to_owned(), name.clone());
-        let left = "the next 'millpond pool unpublish' deletes the rest";
-        let what = format!("unpublish {name}");
-        let done = interruptible(what, (Total::Hidden, |_, _: &CopyProgress| String::new()), left, &mut signals, move |progress| {
-            unpublish(&own, &gone, flags, progress).map_err(|error| failure(&said, &error))
+        let (said, gone, flags) = (place.name().to_owned(), name.clone(), (self.consent.dry_run, self.force));
+        let left = format!("'millpond pool unpublish {}' deletes what is left of it", place.name());
+        let what = format!("unpublish {}", name.as_ref().map_or_else(|| said.clone(), ToString::to_string));
+        let done = interruptible(what, (Total::Hidden, |_, _: &CopyProgress| String::new()), &left, &mut signals, move |progress| {
+            let done = match &gone {
+                Some(name) => unpublish(&target, name, flags, progress),
+                None => prune(&target, &[], flags.0, progress).map(|pruned| Unpublished { pruned, kept: None }),
+            };
+            done.map_err(|error| failure(&said, &error))
         });
         let done = done.await?;
         let (would, freed) = if self.consent.dry_run { ("would delete", "would free") } else { ("deleted", "freed") };
-        let pruned = done.pruned;
-        eprintln!("millpond: {}: {would} '{name}' and {} chunks, {freed} {}", place.name(), pruned.chunks, Size(pruned.bytes));
+        let (pruned, named) = (done.pruned, name.map(|name| format!("'{name}' and ")).unwrap_or_default());
+        eprintln!("millpond: {}: {would} {named}{} chunks, {freed} {}", place.name(), pruned.chunks, Size(pruned.bytes));
         if let Some(why) = done.kept {
             eprintln!("millpond: {}: all chunks stay: {why}", place.name());
         }
