@@ -16,6 +16,7 @@ pub mod experiment;
 pub mod guest;
 pub mod load;
 pub mod monitor;
+mod mounted;
 pub mod peer;
 pub mod process;
 pub mod report;

@@ -152,7 +152,7 @@ impl Store for Directory {
         let mut content = Vec::new();
         file.take(most + 1).read_to_end(&mut content).map_err(of)?;
         if content.len() as u64 > most {
-            return Err(of(io::Error::new(io::ErrorKind::InvalidData, "it is longer than any file of a backup")));
+            return Err(of(io::Error::new(io::ErrorKind::InvalidData, "it is longer than any file of a target")));
         }
         Ok(content)
     }

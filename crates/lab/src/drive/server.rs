@@ -4,10 +4,11 @@
 
 use super::model::{Drive, Sized};
 use super::request::{Nanos, Op, Request};
+use crate::mounted::{DIRECT, FOREVER, attributes, configure};
 use anyhow::{Context, Result};
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    MountOption, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, WriteFlags,
+    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, KernelConfig, LockOwner, MountOption, OpenFlags,
+    ReplyAttr, ReplyData, ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, WriteFlags,
 };
 use rustix::fs::{FallocateFlags, fallocate};
 use std::collections::HashMap;
@@ -18,14 +19,8 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
-/// Largest request of the kernel with 4 KiB pages.
-const MAX_REQUEST: u32 = 1 << 20;
-/// Maximum number of requests that the kernel keeps in flight; more than any load of the lab.
-const IN_FLIGHT: u16 = 1024;
-/// Cache time of names and attributes, which never change.
-const FOREVER: Duration = Duration::from_secs(3600);
 /// Inode of the first file; the directory has inode 1.
 const FIRST_FILE: u64 = 2;
 
@@ -143,33 +138,13 @@ impl Drives {
 
     fn attributes(&self, inode: INodeNo) -> Option<FileAttr> {
         let size = if inode == INodeNo::ROOT { 0 } else { self.disk(inode)?.size };
-        let (kind, perm) = if inode == INodeNo::ROOT { (FileType::Directory, 0o755) } else { (FileType::RegularFile, 0o600) };
-        Some(FileAttr {
-            ino: inode,
-            size,
-            blocks: size / 512, // a drive has all its sectors
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind,
-            perm,
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        })
+        Some(attributes(inode, size))
     }
 }
 
 impl Filesystem for Drives {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wrong = |what: &str| io::Error::other(format!("the kernel does not take {what}"));
-        config.set_max_write(MAX_REQUEST).map_err(|_| wrong("requests of 1 MiB"))?;
-        config.set_max_background(IN_FLIGHT).map_err(|_| wrong("so many requests"))?;
-        config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).map_err(|_| wrong("asynchronous direct I/O"))
+        configure(config)
     }
 
     fn lookup(&self, _: &fuser::Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -197,9 +172,7 @@ impl Filesystem for Drives {
     }
 
     fn open(&self, _: &fuser::Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // bypass the page cache regardless of the open flags, because a cached request would take
-        // no time
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+        reply.opened(FileHandle(0), DIRECT);
     }
 
     fn read(

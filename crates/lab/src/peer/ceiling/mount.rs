@@ -1,27 +1,21 @@
 //! The ceiling over FUSE: a mount with one file that is only memory. It shows the cost of the
 //! kernel's FUSE, a limit that no file of a mount can exceed by much.
 
+use crate::mounted::{DIRECT, FOREVER, attributes, configure};
 use anyhow::{Context, Result};
 use fuser::{
-    Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, WriteFlags,
+    Config, Errno, FileAttr, FileHandle, Filesystem, Generation, INodeNo, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData,
+    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyWrite, WriteFlags,
 };
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
 
 /// Name of the file.
 pub const FILE: &str = "disk";
 /// Its inode; the directory has inode 1.
 const INODE: INodeNo = INodeNo(2);
-/// Largest request of the kernel with 4 KiB pages.
-const MAX_REQUEST: u32 = 1 << 20;
-/// Maximum number of requests that the kernel keeps in flight; more than any load of the lab.
-const IN_FLIGHT: u16 = 1024;
-/// Cache time of names and attributes, which never change.
-const FOREVER: Duration = Duration::from_secs(3600);
 
 /// Serves `size` bytes of memory as the file [`FILE`] of a directory until it is unmounted.
 ///
@@ -40,34 +34,13 @@ impl Memory {
     }
 
     fn attributes(&self, inode: INodeNo) -> FileAttr {
-        let is_file = inode == INODE;
-        let size = if is_file { self.lock().len() as u64 } else { 0 };
-        FileAttr {
-            ino: inode,
-            size,
-            blocks: size / 512,
-            atime: UNIX_EPOCH,
-            mtime: UNIX_EPOCH,
-            ctime: UNIX_EPOCH,
-            crtime: UNIX_EPOCH,
-            kind: if is_file { FileType::RegularFile } else { FileType::Directory },
-            perm: if is_file { 0o600 } else { 0o755 },
-            nlink: 1,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            blksize: 4096,
-            flags: 0,
-        }
+        attributes(inode, if inode == INODE { self.lock().len() as u64 } else { 0 })
     }
 }
 
 impl Filesystem for Memory {
     fn init(&mut self, _: &fuser::Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wrong = |what: &str| io::Error::other(format!("the kernel does not take {what}"));
-        config.set_max_write(MAX_REQUEST).map_err(|_| wrong("requests of 1 MiB"))?;
-        config.set_max_background(IN_FLIGHT).map_err(|_| wrong("so many requests"))?;
-        config.add_capabilities(InitFlags::FUSE_ASYNC_DIO).map_err(|_| wrong("asynchronous direct I/O"))
+        configure(config)
     }
 
     fn lookup(&self, _: &fuser::Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -83,7 +56,7 @@ impl Filesystem for Memory {
     }
 
     fn open(&self, _: &fuser::Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+        reply.opened(FileHandle(0), DIRECT);
     }
 
     fn read(
