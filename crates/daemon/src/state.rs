@@ -410,7 +410,9 @@ pub struct StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory (mode 0700) where missing, and locks it.
+    /// Makes the directory (mode 0700) where missing, and locks it. What is in it is durable on return:
+    /// a daemon that was killed may have left entries that a power cut could undo, and pools and clients
+    /// rely on what this one reads.
     ///
     /// # Errors
     /// When it cannot be made or another daemon uses it.
@@ -419,7 +421,10 @@ impl StateDir {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(|e| fail("make the state directory", e))?;
         let lock = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK)).map_err(|e| fail("lock", e))?;
         match lock.try_lock() {
-            Ok(()) => Ok(StateDir { dir: dir.to_owned(), _lock: lock }),
+            Ok(()) => {
+                File::open(dir).and_then(|dir| dir.sync_all()).map_err(|e| fail("make durable", e))?;
+                Ok(StateDir { dir: dir.to_owned(), _lock: lock })
+            }
             Err(fs::TryLockError::WouldBlock) => {
                 Err(Failure::failed(format!("another daemon uses the state in {}; stop it or give another directory", dir.display())))
             }
