@@ -134,7 +134,7 @@ impl Sending {
                 self.failing += 1;
                 self.failed += 1;
                 self.error = Some(why.to_string());
-                self.hung |= matches!(why, SendFailure::Hung(_));
+                self.hung |= matches!(why, SendFailure::Hung(_) | SendFailure::Idle(_));
                 self.due = self.due.or(Some(now));
             }
         }

@@ -28,6 +28,9 @@ const SHORT: Duration = Duration::from_secs(120);
 const AFTER: Duration = Duration::from_secs(60);
 /// How long the last words of a process that has ended are waited for.
 const WORDS: Duration = Duration::from_secs(2);
+/// Bytes, and CPU time in ticks of the kernel (a hundred per second), that count as work. A process that
+/// only reports every second that it waits uses 70 KiB and 180 ticks in 20 minutes.
+const WORK: (u64, u64) = (1 << 20, 1000);
 /// Time between two looks whether a send is still wanted.
 const LOOK: Duration = Duration::from_secs(1);
 /// Most bytes that are moved from one pipe to another at once: those of a pipe.
@@ -46,6 +49,8 @@ pub(super) enum SendFailure {
     /// The receiver took no byte for that time although there were some, or did not end after the
     /// last one, and was ended: the target does not answer. Look at it; the send is tried again later.
     Hung(Duration),
+    /// A backup did nothing for that time, and was ended, likewise.
+    Idle(Duration),
 }
 
 impl From<String> for SendFailure {
@@ -60,6 +65,9 @@ impl fmt::Display for SendFailure {
             SendFailure::Failed(why) => f.write_str(why),
             SendFailure::Hung(limit) => {
                 write!(f, "the target took no data for {}, so the send was ended; see whether it answers", show_span(limit.as_secs()))
+            }
+            SendFailure::Idle(limit) => {
+                write!(f, "the backup did nothing for {}, so it was ended; see whether the target answers", show_span(limit.as_secs()))
             }
         }
     }
@@ -162,25 +170,46 @@ pub(super) async fn output(command: &[String]) -> Result<Vec<u8>, String> {
     timeout(SHORT, run).await.unwrap_or_else(|_| Err(format!("the target does not answer within {} s", SHORT.as_secs())))
 }
 
-/// Runs a command to its end; asks it to end when `is_wanted` becomes false.
+/// Runs a command to its end; asks it to end when `is_wanted` becomes false, or when it did nothing for
+/// the time `limit`.
 ///
 /// # Errors
-/// As [`piped`].
-pub(super) async fn alone(command: &[String], shown: LastLine, is_wanted: impl Fn() -> bool) -> Result<(), String> {
+/// The last message of the command, or why it was ended.
+pub(super) async fn alone(command: &[String], shown: LastLine, limit: Duration, is_wanted: impl Fn() -> bool) -> Result<(), SendFailure> {
     let mut running = Running::start(command, Stdio::null(), Stdio::null(), Some(shown))?;
+    let mut progress = Progress::new(limit);
     loop {
         tokio::select! {
             status = running.child.wait() => return match status {
                 Ok(status) if status.success() => Ok(()),
-                status => Err(running.reason(status).await),
+                status => Err(running.reason(status).await.into()),
             },
-            () = tokio::time::sleep(LOOK) => if !is_wanted() {
-                running.ask_to_end();
-                let _ = timeout(AFTER, running.child.wait()).await;
-                return Err("it is no longer wanted".to_owned());
-            },
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let worked = running.child.id().and_then(worked);
+        let failure = match progress.is_hung(worked.unwrap_or(0), worked.is_none(), Instant::now()) {
+            true => Some(SendFailure::Idle(limit)),
+            false => (!is_wanted()).then(|| "it is no longer wanted".to_owned().into()),
+        };
+        if let Some(failure) = failure {
+            running.ask_to_end();
+            // a process that waits for a directory of a server that is away does not even end when it is killed
+            let _ = timeout(AFTER, running.child.wait()).await;
+            return Err(failure);
         }
     }
+}
+
+/// Returns the work of a process so far, in units of [`WORK`] (Linux, `proc_pid_stat(5)`, `proc_pid_io(5)`);
+/// nothing where the host does not show it.
+fn worked(pid: u32) -> Option<u64> {
+    let read = |file| std::fs::read_to_string(format!("/proc/{pid}/{file}")).ok();
+    let number = |text: &str| text.parse().unwrap_or(0);
+    // the name is in parentheses, and may have any characters; user and system time are fields 14 and 15
+    let ticks: u64 = read("stat")?.rsplit(')').next().into_iter().flat_map(str::split_ascii_whitespace).skip(11).take(2).map(number).sum();
+    // through system calls, of files and pipes
+    let bytes: u64 = read("io")?.lines().filter_map(|line| line.split_once("char: ")).map(|(_, bytes)| number(bytes)).sum();
+    Some(bytes / WORK.0 + ticks / WORK.1)
 }
 
 /// State of the moving of bytes from one pipe to another.
@@ -235,8 +264,8 @@ impl Piped {
     }
 }
 
-/// The last time at which the receiver was seen to take bytes, or to have none to take: a sender may
-/// read for long before it has something to send.
+/// The last time at which a process was seen to make progress, or to have nothing to do: a sender may
+/// read for long before it has something for the receiver.
 struct Progress {
     limit: Duration,
     moved: u64,
@@ -244,10 +273,13 @@ struct Progress {
 }
 
 impl Progress {
-    /// Looks at the moves; returns true when the receiver has taken nothing for too long.
-    fn is_hung(&mut self, moves: &Moves, now: Instant) -> bool {
-        let moved = moves.bytes.load(Ordering::Relaxed);
-        if moved != self.moved || moves.starved.load(Ordering::Relaxed) {
+    fn new(limit: Duration) -> Progress {
+        Progress { limit, moved: 0, since: Instant::now() }
+    }
+
+    /// Takes what the process has done so far; returns true when there was nothing new for too long.
+    fn is_hung(&mut self, moved: u64, starved: bool, now: Instant) -> bool {
+        if moved != self.moved || starved {
             (self.moved, self.since) = (moved, now);
         }
         now.duration_since(self.since) >= self.limit
@@ -266,7 +298,7 @@ pub(super) async fn piped(
     is_wanted: impl Fn() -> bool,
 ) -> Result<(), SendFailure> {
     let mut both = Piped::start(sender, receiver, shown)?;
-    let mut progress = Progress { limit, moved: 0, since: Instant::now() };
+    let mut progress = Progress::new(limit);
     let (mut ended, mut end): ([bool; 2], _) = ([false; 2], None);
     let mut failure: Option<SendFailure> = None;
     loop {
@@ -290,7 +322,8 @@ pub(super) async fn piped(
             return failure.map_or(Ok(()), Err);
         }
         if failure.is_none() {
-            failure = match progress.is_hung(&both.moves, now) {
+            let (moved, starved) = (both.moves.bytes.load(Ordering::Relaxed), both.moves.starved.load(Ordering::Relaxed));
+            failure = match progress.is_hung(moved, starved, now) {
                 true => Some(SendFailure::Hung(limit)),
                 false => (!is_wanted()).then(|| "it is no longer wanted".to_owned().into()),
             };

@@ -124,7 +124,7 @@ impl Daemon {
     }
 
     /// Backs the policy's newest snapshot up.
-    async fn back_up(&self, job: &Job, own: &OwnProgram, volume: &str) -> Result<Option<AtTarget>, String> {
+    async fn back_up(&self, job: &Job, own: &OwnProgram, volume: &str) -> Result<Option<AtTarget>, SendFailure> {
         let here = format!("{}/{volume}", job.pool);
         let source = self.source(&here).await?;
         let newest = source.iter().rfind(|snapshot| job.terms.time_of(part(snapshot), &snapshot.description).is_some());
@@ -133,7 +133,9 @@ impl Daemon {
             return Ok(job.known.clone());
         }
         let Some(command) = job.target.backup_command(own, &newest.name, &job.keep, job.known.is_some()) else { return Ok(None) };
-        process::alone(&command, job.shown.clone(), || self.is_wanted(job)).await?;
+        // it may wait for another command that uses the target
+        let limit = self.options.deadlines.send * 2;
+        process::alone(&command, job.shown.clone(), limit, || self.is_wanted(job)).await?;
         self.move_holds(job, &[SnapshotId(newest.id)]).await?;
         Ok(Some(at_target(newest)))
     }

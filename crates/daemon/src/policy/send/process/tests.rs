@@ -81,6 +81,20 @@ fn a_receiver_that_takes_nothing_is_ended() {
     });
 }
 
+/// Fixed defect: a backup that waited for a directory of a server that was away kept its place for ever.
+#[test]
+fn a_command_that_does_nothing_is_ended() {
+    run(async {
+        let (limit, line) = (Duration::from_secs(2), LastLine::default());
+        let run = async |script| timeout(LONG, alone(&shell(script), Arc::clone(&line), limit, || true)).await.expect("it ends");
+        let waits = "while sleep 0.1; do echo waiting >&2; done";
+        assert_eq!(run(waits).await, Err(SendFailure::Idle(limit)));
+        // it works for more than the limit
+        let works = "for i in 1 2 3 4 5; do head -c 3000000 /dev/zero > /dev/null; sleep 1; done";
+        assert_eq!(run(works).await, Ok(()));
+    });
+}
+
 /// The limit is for the receiver alone: this sender is silent for longer, and takes longer in all.
 #[test]
 fn a_pipe_in_which_bytes_move_goes_on() {
