@@ -72,8 +72,9 @@ fn prepare(millpond: &Millpond, dir: &Path) -> Result<()> {
     millpond.cli(&["policy", "create", "sent", "--keep", "1y:3y", "--send", "copy"])?;
     millpond.cli(&["policy", "attach", "sent", "safe/vm2"])?;
     millpond.cli(&["policy", "run", "sent"])?;
+    // the first look, when there is no snapshot yet, ends without one
     wait_until("a policy has sent a snapshot", PATIENCE, || {
-        millpond.json(&["policy", "show", "sent"]).is_ok_and(|shown| shown["volumes"][0]["send"]["sent"].is_string())
+        millpond.json(&["policy", "show", "sent"]).is_ok_and(|shown| shown["volumes"][0]["send"]["newest"].is_string())
     })?;
     millpond.cli(&["export", "vhost-user", "safe/vm1", "--unix", &dir.join("vhost.sock").display().to_string()])?;
     millpond.cli(&["export", "nbd", "safe/vm1@monday", "--unix", &dir.join("monday.sock").display().to_string()])?;

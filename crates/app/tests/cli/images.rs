@@ -62,8 +62,8 @@ fn an_import_that_is_killed_is_named_incomplete() {
     eventually("the volume of the import", || each(&daemon.json(&["list"]), "name") == ["tank/importing-v"]);
     running.signal("KILL");
     running.wait();
-    daemon.run(&["import-image", "in.raw", "tank/v"]).refused(1, "incomplete import 'tank/importing-v'");
-    daemon.run(&["import-image", "in.raw", "tank/importing-v"]).refused(2, "incomplete imports");
+    daemon.run(&["import-image", "in.raw", "tank/v"]).refused(1, "incomplete volume 'tank/importing-v'");
+    daemon.run(&["import-image", "in.raw", "tank/importing-v"]).refused(2, "incomplete volumes");
     assert_eq!(daemon.run(&["import-image", "in.raw", "tank/v", "--restart", "-o", "readonly=on"]).code, 0);
     assert_eq!(daemon.json(&["get", "readonly", "tank/v"])[0]["value"].as_bool(), Some(true));
     assert_eq!(each(&daemon.json(&["list"]), "name"), ["tank/v"]);

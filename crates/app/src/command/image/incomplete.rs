@@ -47,7 +47,7 @@ impl Incomplete<'_> {
         }
         if taken(part) && !restart {
             let next = "if the command that made it was killed, add --restart, which destroys it";
-            return Err(Failure::failed(format!("{during}: there is an incomplete '{part}'; {next}")));
+            return Err(Failure::failed(format!("{during}: there is an incomplete volume '{part}'; {next}")));
         }
         Ok(taken(part))
     }
