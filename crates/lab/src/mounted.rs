@@ -1,5 +1,5 @@
-//! What the lab's FUSE mounts have in common: a directory of files with a fixed size, which bypass the
-//! page cache.
+//! Common parts of the lab's FUSE mounts: a directory of files with a fixed size, which bypass the page
+//! cache.
 
 use std::io;
 use std::time::{Duration, UNIX_EPOCH};
