@@ -84,7 +84,11 @@ pub fn create(
         // it stays the same publication
         Ok(there) if there.identity == record.identity => (Record { publication: there.publication, ..record }, false),
         Ok(_) => return Err(BackupError::Exists { of, name: record.name }),
-        Err(BackupError::NotThere { .. }) => (record, true),
+        Err(BackupError::NotThere { .. }) => {
+            // before the work: a command that makes one of this name meanwhile keeps its result
+            target.forget_verified(&name)?;
+            (record, true)
+        }
         Err(error) => return Err(error),
     };
     let pages = match base {
@@ -97,7 +101,9 @@ pub fn create(
     target.store().settle()?;
     lock.check()?;
     let complete = Record { root, read: cost.read, stored: cost.stored, made: instant::now(), ..record };
-    target.forget_verified(&name)?;
+    if !new {
+        target.forget_verified(&name)?;
+    }
     if let Some(there) = target.put_record(&name, &complete, new)? {
         return Ok(there);
     }

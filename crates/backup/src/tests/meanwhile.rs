@@ -98,7 +98,13 @@ fn of_two_snapshots_of_one_name_one_is_refused() {
         let meanwhile = move || {
             let record = Record { identity: identity(7), ..record_of(purpose, 1, content.size(), None) };
             let served = Served { content, older: None };
-            *told.lock().expect("no panic") = Some(create(&open(purpose, &other), &served, record, None, &CopyProgress::default()));
+            let target = open(purpose, &other);
+            let made = create(&target, &served, record, None, &CopyProgress::default());
+            if let Ok(made) = &made {
+                let verified = Verified { at: Timestamp::UNIX_EPOCH, damaged: vec![(0, 4096)] };
+                target.put_verified(&made.name.parse().expect("a name"), verified).expect("a result");
+            }
+            *told.lock().expect("no panic") = Some(made);
         };
         shared.lock().expect("no panic").meanwhile = Some((steps, Box::new(meanwhile)));
         let first = make(&target, 1, &mine, None);
@@ -108,6 +114,10 @@ fn of_two_snapshots_of_one_name_one_is_refused() {
             None => assert!(first.is_ok(), "{steps} steps"),
             Some(second) => {
                 assert!(is_refused(&first) != is_refused(&second), "{steps} steps: {first:?} {second:?}");
+                // steps 1 to 3 read the suspects, the record and the result of an older one
+                if is_refused(&first) && steps > 3 {
+                    assert!(target.is_damaged(&"tank/vm1@s1".parse().expect("a name")).expect("a result"), "{steps} steps");
+                }
                 let (kept, content) = if is_refused(&first) { (second, theirs) } else { (first, mine) };
                 assert!(restores(open(purpose, &shared), &kept.expect("a record"), &content), "{steps} steps");
             }
