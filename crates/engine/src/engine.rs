@@ -11,6 +11,7 @@ use millpond_format::{DeviceNote, SnapshotId, VolumeId};
 use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
+use crate::read_cache::ReadCacheSize;
 use crate::{
     Busy, CodecWork, Command, CommandError, DiffExtent, Fault, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply,
     SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
@@ -398,11 +399,11 @@ impl Engine {
         self.open().map(Pool::metrics).unwrap_or_default()
     }
 
-    /// Sets the size of the read cache in bytes, at once; excess blocks are evicted.
-    pub fn set_read_cache(&mut self, bytes: u64) {
+    /// Sets the size of the read cache, at once; excess blocks are evicted.
+    pub fn set_read_cache(&mut self, size: ReadCacheSize) {
         match &mut self.phase {
-            Phase::Importing(import) => import.set_read_cache(bytes),
-            Phase::Open(pool) => pool.requests.arrange_read_cache(&pool.store, bytes),
+            Phase::Importing(import) => import.set_read_cache(size),
+            Phase::Open(pool) => pool.requests.arrange_read_cache(&pool.store, size),
         }
     }
 

@@ -37,7 +37,7 @@ pub use engine::Engine;
 pub use error::*;
 pub use machine::StateMachine;
 pub use options::{Limits, Rate, VolumeOptions};
-pub use read_cache::ReadCacheUse;
+pub use read_cache::{ReadCacheSize, ReadCacheUse};
 pub use restore_points::{RestorePointScan, Surveyed};
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use store::{LOCK_TAG, check_name};

@@ -79,6 +79,28 @@ impl Share {
     }
 }
 
+/// Size of a pool's read cache, and which volumes use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCacheSize {
+    /// Bytes; 0: none.
+    pub bytes: u64,
+    /// False if only volumes with a size of their own use it, and nothing is read ahead: for devices
+    /// that are as fast as memory, where copies of their blocks gain nothing.
+    pub shared: bool,
+}
+
+impl ReadCacheSize {
+    /// Returns the size of a cache that all volumes share, in bytes.
+    pub fn shared(bytes: u64) -> ReadCacheSize {
+        ReadCacheSize { bytes, shared: true }
+    }
+
+    /// Returns the bytes that volumes share, with those that have a size of their own.
+    pub(crate) fn shared_bytes(self) -> u64 {
+        if self.shared { self.bytes } else { 0 }
+    }
+}
+
 /// Hits and misses of a volume's reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadCacheUse {
@@ -90,8 +112,8 @@ pub struct ReadCacheUse {
 
 /// The read cache of a pool.
 pub(crate) struct ReadCache {
-    limit: u64,
-    /// Bytes of `limit` that are for other blocks: those that are read ahead.
+    size: ReadCacheSize,
+    /// Bytes of `size` that are for other blocks: those that are read ahead.
     reserved: u64,
     common: Share,
     own: BTreeMap<VolumeId, Share>,
@@ -101,15 +123,15 @@ pub(crate) struct ReadCache {
 }
 
 impl ReadCache {
-    /// Creates an empty cache of `limit` bytes.
-    pub(crate) fn new(limit: u64) -> ReadCache {
+    /// Creates an empty cache.
+    pub(crate) fn new(size: ReadCacheSize) -> ReadCache {
         let (own, uses, all) = (BTreeMap::new(), BTreeMap::new(), ReadCacheUse::default());
-        ReadCache { limit, reserved: 0, common: Share::new(limit), own, uses, all }
+        ReadCache { size, reserved: 0, common: Share::new(size.shared_bytes()), own, uses, all }
     }
 
-    /// Returns the size in bytes.
-    pub(crate) fn limit(&self) -> u64 {
-        self.limit
+    /// Returns the size.
+    pub(crate) fn size(&self) -> ReadCacheSize {
+        self.size
     }
 
     /// Returns the bytes of cached blocks.
@@ -128,11 +150,11 @@ impl ReadCache {
         self.reserved = bytes;
     }
 
-    /// Sets the size in bytes, and the sizes for volumes that have their own, which are subtracted
+    /// Sets the size, and the sizes in bytes for volumes that have their own, which are subtracted
     /// from it: in order, as far as there is room.
-    pub(crate) fn arrange(&mut self, limit: u64, limits: impl Iterator<Item = (VolumeId, u64)>) {
-        self.limit = limit;
-        let mut left = limit.saturating_sub(self.reserved) / BLOCK * BLOCK;
+    pub(crate) fn arrange(&mut self, size: ReadCacheSize, limits: impl Iterator<Item = (VolumeId, u64)>) {
+        self.size = size;
+        let mut left = size.bytes.saturating_sub(self.reserved) / BLOCK * BLOCK;
         let mut before = std::mem::take(&mut self.own);
         for (volume, wanted) in limits {
             let bytes = (wanted / BLOCK * BLOCK).min(left);
@@ -141,7 +163,7 @@ impl ReadCache {
             self.own.insert(volume, share.resized(bytes));
         }
         let common = std::mem::replace(&mut self.common, Share::new(0));
-        self.common = common.resized(left);
+        self.common = common.resized(if size.shared { left } else { 0 });
     }
 
     /// Returns the hits and misses of all volumes.

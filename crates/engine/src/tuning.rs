@@ -1,5 +1,6 @@
 //! [`Tuning`]: settings that the caller chooses at each start; none of them is on disk.
 
+use crate::read_cache::ReadCacheSize;
 use millpond_format::{DeviceId, FEATURES, Feature, Holder};
 
 /// Settings of an engine.
@@ -10,8 +11,8 @@ pub struct Tuning {
     /// Upper bound in bytes for the index, in memory, of cache devices: about 200 times as much of
     /// these devices is used.
     pub cache_memory: u64,
-    /// Size in bytes of the read cache, for blocks that guests read more than once; 0: none.
-    pub read_cache: u64,
+    /// Size of the read cache, for blocks that guests read more than once.
+    pub read_cache: ReadCacheSize,
     /// Upper bound in bytes for what is read ahead of a guest that reads in order, into part of
     /// `read_cache`; 0: nothing is read ahead.
     pub read_ahead: u64,
@@ -82,7 +83,7 @@ impl Default for Tuning {
         Tuning {
             map_memory: 1 << 30,
             cache_memory: 1 << 29,
-            read_cache: 0,
+            read_cache: ReadCacheSize::default(),
             read_ahead: 0,
             checkpoint_log_bytes: 1 << 30,
             rewind_checkpoints: 2,

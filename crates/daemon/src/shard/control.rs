@@ -8,7 +8,7 @@ use std::sync::mpsc::TryRecvError;
 use millpond_api::GuestIo;
 use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceLimit, HostDevice};
-use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, Reply, SnapshotInfo, Target, VolumeId};
+use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, ReadCacheSize, Reply, SnapshotInfo, Target, VolumeId};
 use rustc_hash::FxHashMap;
 
 use super::error::ShardError;
@@ -143,7 +143,10 @@ impl<P: Pool> Shard<P> {
             Message::Exports(answer) => drop(answer.send(Ok(self.export_infos()))),
             Message::Diff(older, newer, answer) => self.start_diff(older, newer, answer),
             Message::Limit(device, limit, answer) => drop(answer.send(self.limit_device(device, limit))),
-            Message::ReadCache(bytes) => self.pool.set_read_cache(bytes),
+            Message::ReadCache(bytes) => {
+                self.read_cache = bytes;
+                self.share_read_cache();
+            },
             Message::Describe(seen) => self.pool.describe_devices(seen),
             Message::Short(short) => self.pool.set_short(short),
             Message::Budget(budget) => self.set_budget(budget),
@@ -207,7 +210,16 @@ impl<P: Pool> Shard<P> {
             )))
         })?;
         self.pool.set_space(slot, space);
+        self.share_read_cache();
         Ok(NewDevice { slot, geometry })
+    }
+
+    /// Gives the pool its read cache. Where all devices are in memory, it would keep second copies of
+    /// their blocks, and is only for volumes with a size of their own.
+    fn share_read_cache(&mut self) {
+        let mut devices = (0..self.ring.devices()).filter_map(|slot| self.ring.device(DeviceSlot(slot)));
+        let shared = devices.any(|device| !device.in_memory());
+        self.pool.set_read_cache(ReadCacheSize { bytes: self.read_cache, shared });
     }
 
     /// Removes a device that the pool does not use. Returns false if operations on it are in flight.
@@ -216,7 +228,9 @@ impl<P: Pool> Shard<P> {
         for io in self.gate.forget(slot) {
             self.pool.io_done(io.fail(DeviceError::Gone));
         }
-        self.ring.remove_device(slot).is_some()
+        let removed = self.ring.remove_device(slot).is_some();
+        self.share_read_cache();
+        removed
     }
 
     /// Registers a caller under a new tag. The upper half of the tag is 0, which is no session's

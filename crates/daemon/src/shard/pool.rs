@@ -2,7 +2,7 @@
 //! tested and measured on a medium in memory.
 
 use millpond_block::{BufPool, ByteRange, DeviceSlot, DeviceSpace, Features, Geometry};
-use millpond_engine::{Engine, ImageInfo, SnapshotId, SnapshotInfo, StateMachine, Target, VolumeId, VolumeInfo};
+use millpond_engine::{Engine, ImageInfo, ReadCacheSize, SnapshotId, SnapshotInfo, StateMachine, Target, VolumeId, VolumeInfo};
 use millpond_format::DeviceNote;
 
 /// The calls of a shard beyond those of a [`StateMachine`]. The methods are those of [`Engine`],
@@ -38,8 +38,8 @@ pub trait Pool: StateMachine + 'static {
     fn older_states(&self, target: Target, most: usize) -> Vec<(String, SnapshotId)>;
     /// Returns the snapshot of this name that a target can be compared with.
     fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId>;
-    /// Sets the size of the read cache, in bytes.
-    fn set_read_cache(&mut self, _bytes: u64) {}
+    /// Sets the size of the read cache.
+    fn set_read_cache(&mut self, _size: ReadCacheSize) {}
     /// Describes its devices, for their labels.
     fn describe_devices(&mut self, _seen: Vec<DeviceNote>) {}
     /// Returns geometry and features of a target; `None` when there is no such target.
@@ -95,8 +95,8 @@ impl Pool for Engine {
     fn older_state(&self, target: Target, name: &str) -> Option<SnapshotId> {
         Engine::older_state(self, target, name)
     }
-    fn set_read_cache(&mut self, bytes: u64) {
-        Engine::set_read_cache(self, bytes);
+    fn set_read_cache(&mut self, size: ReadCacheSize) {
+        Engine::set_read_cache(self, size);
     }
     fn describe_devices(&mut self, seen: Vec<DeviceNote>) {
         Engine::describe_devices(self, seen);

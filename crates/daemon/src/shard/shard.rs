@@ -98,6 +98,8 @@ pub(super) struct Shard<P: Pool> {
     pub(super) memory: Memory,
     pub(super) coders: Coders,
     pub(super) rivals: Rivals,
+    /// Size of the read cache in bytes.
+    pub(super) read_cache: u64,
 }
 
 impl<P: Pool> Shard<P> {
@@ -141,6 +143,7 @@ impl<P: Pool> Shard<P> {
             memory,
             coders: Coders::default(),
             rivals: Rivals::default(),
+            read_cache: 0,
         }
     }
 

@@ -30,6 +30,7 @@ use super::scan::{Found, StreamScan};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
 use crate::pool::Pool;
+use crate::read_cache::ReadCacheSize;
 use crate::space::SegmentLayout;
 use crate::store::{Config, extent_space};
 use crate::tree::Miss;
@@ -170,9 +171,9 @@ impl Import {
         matches!(self.stage, Stage::Surveyed).then(|| std::mem::take(&mut self.surveyed))
     }
 
-    /// Sets the size of the read cache, in bytes, for the pool once it is open.
-    pub(crate) fn set_read_cache(&mut self, bytes: u64) {
-        self.tuning.read_cache = bytes;
+    /// Sets the size of the read cache for the pool once it is open.
+    pub(crate) fn set_read_cache(&mut self, size: ReadCacheSize) {
+        self.tuning.read_cache = size;
     }
 
     /// Starts reading the labels.

@@ -184,7 +184,7 @@ impl Pool {
         metrics.nodes_resident = self.store.core.nodes.len() as u64;
         metrics.piece_memory = self.store.core.pieces.memory() as u64;
         let (cache, ahead) = (&self.requests.read_cache, &self.requests.ahead);
-        (metrics.read_cache_limit, metrics.read_cache_bytes) = (cache.limit(), cache.used());
+        (metrics.read_cache_limit, metrics.read_cache_bytes) = (cache.size().bytes, cache.used());
         (metrics.read_ahead_bytes, metrics.read_ahead_used_bytes) = ahead.counters();
         metrics.read_ahead_memory_bytes = ahead.memory();
         let uses = self.requests.read_cache.all_uses();

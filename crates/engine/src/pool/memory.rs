@@ -6,25 +6,25 @@ use millpond_format::{Addr, VolumeId};
 use super::requests::Requests;
 use crate::Planted;
 use crate::api::Target;
-use crate::read_cache::LONGEST;
+use crate::read_cache::{LONGEST, ReadCacheSize};
 use crate::store::Store;
 
 impl Requests {
     /// Sets the size of the read cache and the volumes' shares of it; called after a change of
     /// either.
-    pub(crate) fn arrange_read_cache(&mut self, store: &Store, limit: u64) {
+    pub(crate) fn arrange_read_cache(&mut self, store: &Store, size: ReadCacheSize) {
         let catalog = &store.core.catalog;
-        let ahead = self.ahead.arrange(store.tuning.read_ahead, limit);
+        let ahead = self.ahead.arrange(store.tuning.read_ahead, size.shared_bytes());
         self.read_cache.reserve(ahead);
         let own = |(volume, options): (&VolumeId, &crate::VolumeOptions)| Some((*volume, options.read_cache?));
-        self.read_cache.arrange(limit, catalog.options().iter().filter_map(own));
+        self.read_cache.arrange(size, catalog.options().iter().filter_map(own));
         self.read_cache.keep_uses(|volume| catalog.volumes.contains_key(&volume));
     }
 
     /// Returns the volume whose share of the read cache serves a read of `target`; `None` if the
     /// read bypasses the cache.
     pub(super) fn cache_partition(&self, store: &Store, target: Target, length: u64) -> Option<VolumeId> {
-        if self.read_cache.limit() == 0 || length > LONGEST {
+        if self.read_cache.size().bytes == 0 || length > LONGEST {
             return None;
         }
         let catalog = &store.core.catalog;

@@ -21,7 +21,7 @@ impl Requests {
             store.locked(&record);
         }
         if deals_anew {
-            self.arrange_read_cache(store, self.read_cache.limit());
+            self.arrange_read_cache(store, self.read_cache.size());
         }
         store.seal_all();
         self.release(store, id);

@@ -113,7 +113,7 @@ impl Requests {
             destroying: VecDeque::new(),
             resizes: Vec::new(),
         };
-        requests.arrange_read_cache(store, requests.read_cache.limit());
+        requests.arrange_read_cache(store, requests.read_cache.size());
         requests
     }
 }

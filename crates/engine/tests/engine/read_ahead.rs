@@ -2,7 +2,7 @@
 //! errors are invisible.
 
 use millpond_block::{CacheMode, Io, IoKind, Op};
-use millpond_engine::{CatalogCommand, Codec, Command, Compression, GroupSpec, Layout, PoolState, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Codec, Command, Compression, GroupSpec, Layout, PoolState, ReadCacheSize, Target, Tuning, VolumeId};
 
 use crate::cache::{STEP, pattern};
 use crate::harness::Harness;
@@ -12,7 +12,7 @@ const SIZE: u64 = 4 << 20;
 const SECOND_LEAF: u64 = 512 * 4096;
 
 fn tuning(read_ahead: u64) -> Tuning {
-    Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: 32 << 20, read_ahead, ..Tuning::default() }
+    Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: ReadCacheSize::shared(32 << 20), read_ahead, ..Tuning::default() }
 }
 
 /// A pool of large segments with a volume that was written in order.
@@ -200,8 +200,8 @@ fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
     assert_eq!(counters(&harness), (0, 0));
     for mode in CacheMode::ALL {
         // what the read cache has is not read ahead
-        harness.engine.set_read_cache(0);
-        harness.engine.set_read_cache(32 << 20);
+        harness.engine.set_read_cache(ReadCacheSize::shared(0));
+        harness.engine.set_read_cache(ReadCacheSize::shared(32 << 20));
         let before = counters(&harness);
         harness.command(CatalogCommand::SetProperties { volume, cache: Some(mode), compression: None, read_only: None }).unwrap();
         read_all(&mut harness, Target::Head(volume), 1);
@@ -215,7 +215,7 @@ fn random_reads_and_volumes_without_a_read_cache_are_not_read_ahead() {
     let before = counters(&harness);
     read_all(&mut harness, Target::Head(volume), 1);
     assert_eq!(counters(&harness), before);
-    harness.engine.set_read_cache(0);
+    harness.engine.set_read_cache(ReadCacheSize::shared(0));
     let metrics = harness.engine.metrics();
     assert_eq!((metrics.read_cache_bytes, metrics.read_ahead_memory_bytes), (0, 0));
 }

@@ -1,7 +1,7 @@
 //! The read cache: repeated reads of guests come from memory, if the volume's mode allows it.
 
 use millpond_block::{CacheMode, Op};
-use millpond_engine::{CatalogCommand, Command, Compression, Layout, Reply, SnapshotId, Target, Tuning, VolumeId};
+use millpond_engine::{CatalogCommand, Command, Compression, Layout, ReadCacheSize, Reply, SnapshotId, Target, Tuning, VolumeId};
 
 use crate::cache::{STEP, pattern};
 use crate::harness::Harness;
@@ -15,7 +15,7 @@ fn write_all(harness: &mut Harness, volume: VolumeId, round: u8) {
 }
 
 fn pool(read_cache: u64) -> Harness {
-    let tuning = Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache, ..Tuning::default() };
+    let tuning = Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: ReadCacheSize::shared(read_cache), ..Tuning::default() };
     Harness::with(&[64], Layout::Linear, tuning)
 }
 
@@ -111,9 +111,9 @@ fn limits_hold_for_the_pool_and_for_a_volume() {
     assert_eq!(harness.engine.metrics().read_cache_bytes, 0);
     (0..3).for_each(|_| _ = read_some(&mut harness, Target::Head(volumes[1]), 1, 4096, 512 << 10));
     assert_eq!(harness.engine.metrics().read_cache_bytes, 256 << 10);
-    harness.engine.set_read_cache(128 << 10);
+    harness.engine.set_read_cache(ReadCacheSize::shared(128 << 10));
     assert!(harness.engine.metrics().read_cache_bytes <= 128 << 10);
-    harness.engine.set_read_cache(0);
+    harness.engine.set_read_cache(ReadCacheSize::shared(0));
     assert!(read_all(&mut harness, Target::Head(volumes[1]), 1, 4096) > 0);
     assert_eq!(harness.engine.metrics().read_cache_bytes, 0);
 }

@@ -1,6 +1,6 @@
 //! Cache devices, the read cache in memory, and reading ahead, in worlds of every kind.
 
-use millpond_engine::{Class, GroupSpec, Layout, Planted};
+use millpond_engine::{Class, GroupSpec, Layout, Planted, ReadCacheSize};
 
 use super::{Config, Options, device};
 use crate::rng::{Rng, mix as hash};
@@ -34,7 +34,7 @@ impl Config {
     pub(super) fn remember(&mut self, rng: &mut Rng) {
         self.mix.requests[0] = self.mix.requests[0].max(60);
         self.mix.hot = self.mix.hot.max(40);
-        self.tuning.read_cache = (64 << 10) << rng.below(7);
+        self.tuning.read_cache = ReadCacheSize::shared((64 << 10) << rng.below(7));
     }
 
     /// Returns whether blocks are read ahead of guests. The other seeds keep the worlds that they
@@ -49,7 +49,7 @@ impl Config {
         let drawn = hash(seed ^ 0x6f72_6465);
         self.mix.requests[0] = self.mix.requests[0].max(60);
         self.mix.sequential = self.mix.sequential.max(75);
-        self.tuning.read_cache = (512 << 10) << (drawn % 3);
+        self.tuning.read_cache = ReadCacheSize::shared((512 << 10) << (drawn % 3));
         self.tuning.read_ahead = (16 << 10) << (drawn / 4 % 4);
     }
 
