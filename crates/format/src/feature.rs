@@ -58,6 +58,17 @@ impl Feature {
     }
 }
 
+/// Maps may read as a base, see [`Addr::base`](crate::Addr::base).
+pub const BASES: Feature = Feature {
+    name: "bases",
+    kind: FeatureKind::Incompat,
+    bit: 2,
+    since: "0.2.0",
+    automatic: false,
+    meaning: "The pool can have clones of publications.",
+    closes: "Versions without it cannot import the pool any more.",
+};
+
 /// All features that this version knows. `docs/format.md` has the same table (a test compares
 /// them). A bit that was released never gets another meaning.
 pub const FEATURES: &[Feature] = &[
@@ -79,6 +90,7 @@ pub const FEATURES: &[Feature] = &[
         meaning: "The pool has devices of class spare.",
         closes: "Versions without it cannot import the pool until its spares are removed.",
     },
+    BASES,
 ];
 
 /// The three sets of bits.

@@ -148,6 +148,8 @@ const CHUNK_SHIFT: u32 = 13;
 const SLOT_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
 const CHUNK_MASK: u64 = (1 << 40) - 1;
 const IDENTITY_MASK: u64 = (1 << FLAGS_SHIFT) - 1;
+/// Ids of chunks are lower; ids from here on stand for bases in entries of maps.
+pub(crate) const FIRST_BASE: u64 = 0xff << 32;
 
 /// Encoding of a stored block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,15 +162,19 @@ pub enum Coding {
     Zstd,
 }
 
-/// An entry of a map node: a hole (reads as zeroes), or the address of a block or node.
+/// An entry of a map node: a hole (reads as zeroes), the address of a block or node, or a base (reads
+/// as the same blocks of another volume).
 ///
 /// | bits | field | meaning |
 /// |---|---|---|
-/// | 63..62 | kind | 0 hole, 1 address, 2 and 3 reserved |
+/// | 63..62 | kind | 0 hole, 1 address, 2 base, 3 reserved |
 /// | 61..58 | units | stored length in 512-byte units, 1 to 15 |
 /// | 57..53 | flags | bits 0..1 coding (0 raw, 1 LZ4, 2 Zstandard), bit 2 pending, rest 0 |
 /// | 52..13 | chunk | chunk id |
 /// | 12..0 | slot | place in the chunk, in the chunk's grains |
+///
+/// A base has the id of its volume in the low 32 bits of the chunk id, whose other 8 bits are set, as
+/// in no id of a chunk; units, flags and slot are 0.
 ///
 /// Pending means that the checksum beside the address is not known yet; never set on a medium.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -190,6 +196,16 @@ impl Addr {
         Addr(1 << KIND_SHIFT | u64::from(units) << UNITS_SHIFT | flags << FLAGS_SHIFT | chunk.0 << CHUNK_SHIFT | u64::from(slot))
     }
 
+    /// The entry for blocks that read as those of a base.
+    pub fn of_base(volume: VolumeId) -> Addr {
+        Addr(2 << KIND_SHIFT | (FIRST_BASE | u64::from(volume.0)) << CHUNK_SHIFT)
+    }
+
+    /// Returns the base as whose blocks this range reads; `None` for a hole or an address.
+    pub fn base(self) -> Option<VolumeId> {
+        (self.0 >> KIND_SHIFT == 2).then_some(VolumeId((self.0 >> CHUNK_SHIFT) as u32))
+    }
+
     /// Returns the bits as stored.
     pub fn to_bits(self) -> u64 {
         self.0
@@ -201,6 +217,7 @@ impl Addr {
         let known = match bits >> KIND_SHIFT {
             0 => bits == 0,
             1 => addr.units() != 0 && bits >> FLAGS_SHIFT & 0x1f < 3,
+            2 => addr.base().is_some_and(|volume| addr == Addr::of_base(volume)),
             _ => false,
         };
         if known { Ok(addr) } else { Err(FormatError::Field("address")) }
@@ -211,7 +228,7 @@ impl Addr {
         Addr(bits)
     }
 
-    /// True for an address, false for a hole.
+    /// True for an address, false for a hole or a base.
     pub fn is_some(self) -> bool {
         self.0 >> KIND_SHIFT == 1
     }
@@ -268,6 +285,10 @@ impl Addr {
 
 impl fmt::Debug for Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_some() { write!(f, "{}:{}+{}", self.chunk(), self.slot(), self.units()) } else { f.write_str("hole") }
+        match self.base() {
+            Some(volume) => write!(f, "base {volume}"),
+            None if self.is_some() => write!(f, "{}:{}+{}", self.chunk(), self.slot(), self.units()),
+            None => f.write_str("hole"),
+        }
     }
 }

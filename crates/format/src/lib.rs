@@ -30,7 +30,7 @@ pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
 pub use deadlist::{DEAD_GROUP, DeadDirectory, DeadGroup, MAX_DEAD_RECORD, PieceRef};
-pub use feature::{FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
+pub use feature::{BASES, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
 pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId,
     UNIT, VolumeId,
@@ -44,7 +44,7 @@ pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use object_head::{MAX_OBJECT_BYTES, OBJECT_HEAD_BYTES, ObjectFault, ObjectHead};
 pub use object_name::{MAX_OBJECT_NAME, ObjectFolder, ObjectId, ObjectName, Term};
 pub use record::{
-    Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record, SNAPSHOTS_PER_PAGE, ScrubRecord,
-    SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
+    BaseRecord, Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record, SNAPSHOTS_PER_PAGE,
+    ScrubRecord, SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
 };
 pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape};

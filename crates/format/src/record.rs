@@ -1,6 +1,7 @@
 //! Changes of the catalog, as the log has them, and the catalog itself, as a checkpoint has it.
 
 use crate::codec::{Decoder, Encoder, FormatError};
+use crate::id::FIRST_BASE;
 use crate::{Addr, BlockNo, Epoch, LineageId, ObjectRef, SnapshotId, VolumeId};
 
 /// A value with one encoding.
@@ -152,8 +153,10 @@ macro_rules! fields {
     };
 }
 
+mod base;
 mod snapshot;
 
+pub use base::BaseRecord;
 pub use snapshot::{HoldRecord, Lock, SNAPSHOTS_PER_PAGE, SnapshotRecord, Standing};
 
 fields!(
@@ -288,8 +291,8 @@ fields!(
 
 /// Version of checkpoint objects. 2: snapshots in pages of their own. 3: shorter deadlists.
 /// 4: options at the end. 5: jobs. 6: wipe. 7: deadlists in pieces. 8: lineages in another order
-/// than that of their ids.
-const VERSION: u16 = 8;
+/// than that of their ids. 9: bases.
+const VERSION: u16 = 9;
 /// Oldest readable version, without options. The next has no jobs, the next no wipe; then come
 /// deadlists in one object, which the object itself shows.
 const WITHOUT_OPTIONS: u16 = 3;
@@ -299,6 +302,8 @@ const WITHOUT_PIECES: u16 = 6;
 /// Lineages start from snapshots of lineages with lower ids. This version is written as long as
 /// that is true, so that older programs can read a pool without promoted clones.
 const IN_ORDER: u16 = 7;
+/// There are no bases. This version is written as long as that is true.
+const WITHOUT_BASES: u16 = 8;
 
 fields!(
     /// The checkpoint object: catalog, counters, and places of the other objects.
@@ -344,22 +349,28 @@ fields!(
         /// The wipe that is running: 0 none; 1 devices are asked to discard; 2 zeroes are written.
         wipe: u8,
         /// 1: a lineage starts from a snapshot of a lineage with a greater id, because a clone was
-        /// promoted. Else 0, which is not stored.
+        /// promoted. Else 0, which is not stored in a pool without bases.
         reordered: u8,
+        /// Bases, by volume.
+        bases: Vec<BaseRecord>,
     }
 );
 
 impl Checkpoint {
     /// Encodes the object.
     pub fn encode(&self) -> Vec<u8> {
+        // without the fields at the end that are empty
+        let (version, empty) = match (self.reordered, self.bases.as_slice()) {
+            (0, []) => (IN_ORDER, u8::LEAST + <Vec<BaseRecord>>::LEAST),
+            (_, []) => (WITHOUT_BASES, <Vec<BaseRecord>>::LEAST),
+            _ => (VERSION, 0),
+        };
         let mut e = Encoder::default();
         e.u32(0x5043_504d); // "MPCP"
-        e.u16(if self.reordered == 0 { IN_ORDER } else { VERSION });
+        e.u16(version);
         self.put(&mut e);
         let mut bytes = e.into_bytes();
-        if self.reordered == 0 {
-            bytes.pop();
-        }
+        bytes.truncate(bytes.len() - empty);
         bytes
     }
 
@@ -379,7 +390,8 @@ impl Checkpoint {
             WITHOUT_JOBS => (WITHOUT_WIPE, &[0; JobsRecord::LEAST]),
             WITHOUT_WIPE => (WITHOUT_PIECES, &[0]),
             WITHOUT_PIECES => (IN_ORDER, &[]),
-            IN_ORDER => (VERSION, &[0]),
+            IN_ORDER => (WITHOUT_BASES, &[0]),
+            WITHOUT_BASES => (VERSION, &[0; <Vec<BaseRecord>>::LEAST]),
             VERSION => (VERSION, &[]),
             _ => return Err(FormatError::Version(version)),
         };
@@ -398,8 +410,8 @@ impl Checkpoint {
     /// Checks bounds: counters are small enough to be added to.
     fn check(&self) -> Result<(), FormatError> {
         let counters = [self.lsn, self.epoch.0, self.clock, self.next_snapshot, self.next_lineage, self.next_walk];
-        let sound = counters.iter().all(|n| *n < 1 << 62) && self.next_chunk < 1 << 40 && self.next_volume < u32::MAX;
-        let sound = sound && self.reordered <= 1;
+        let sound = counters.iter().all(|n| *n < 1 << 62) && self.next_chunk < FIRST_BASE && self.next_volume < u32::MAX;
+        let sound = sound && self.reordered <= 1 && self.bases.iter().all(|base| BaseRecord::is_unit(base.unit));
         if sound { Ok(()) } else { Err(FormatError::Field("counter")) }
     }
 }
@@ -587,5 +599,19 @@ records! {
     Promote {
         /// The clone.
         volume: VolumeId,
+    }
+    23 /// A base is created, with the snapshot that clones start from. All of its map reads as the base
+    /// itself.
+    CreateBase {
+        /// The volume; read-only.
+        volume: VolumeRecord,
+        /// As in [`BaseRecord`].
+        unit: u32,
+        /// As in [`BaseRecord`].
+        source: String,
+        /// Identity of its snapshot.
+        snapshot: SnapshotId,
+        /// Name of that snapshot.
+        name: String,
     }
 }

@@ -4,11 +4,11 @@ use millpond_block::MemberId;
 
 use super::Kind;
 use crate::{
-    Addr, BATCH_FIXED, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim, Class,
-    Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item,
-    JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT,
-    NODE_BYTES, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId,
-    Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Addr, BATCH_FIXED, BaseRecord, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim,
+    Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord,
+    Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member, MemberState, Move,
+    NO_SEGMENT, NODE_BYTES, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord,
+    SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
@@ -175,7 +175,7 @@ fn small_run() -> SmallRun {
     }
 }
 
-fn batches() -> [Vec<u8>; 5] {
+fn batches() -> [Vec<u8>; 6] {
     let header = BatchHeader {
         stream: 0,
         pages: 1,
@@ -231,7 +231,14 @@ fn batches() -> [Vec<u8>; 5] {
     let promote = [Item::Record(Record::Promote { volume: VolumeId(3) })];
     let locked = HoldRecord { lock: Lock::Served { end: 700, seen: 100 }, ..hold("lock", Some(99), false) };
     let locks = [Item::Record(Record::HoldTagged { snapshot: SnapshotId(4), hold: locked })];
-    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote), batch(&bare, &locks)]
+    let BaseRecord { unit, source, .. } = base();
+    let created = Record::CreateBase { volume: volume(2, "golden"), unit, source, snapshot: SnapshotId(6), name: "origin".into() };
+    let bases = batch(&bare, &[Item::Record(created)]);
+    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote), batch(&bare, &locks), bases]
+}
+
+fn base() -> BaseRecord {
+    BaseRecord { volume: VolumeId(2), unit: 256 << 10, source: "s3://golden#image@1".into() }
 }
 
 /// Encodes a header with its items.
@@ -252,6 +259,16 @@ fn node() -> Vec<u8> {
     }
     let mut out = vec![0; NODE_BYTES];
     node.encode(Addr::new(ChunkId(44), 2, 13, Coding::Raw), &mut out);
+    out
+}
+
+fn node_of_base() -> Vec<u8> {
+    let mut node = Node::empty(0, LineageId(9), 3, Epoch(2));
+    node.entries.fill(Addr::of_base(VolumeId(0xfedc_ba98)));
+    (node.entries[7], node.crcs[7]) = (Addr::new(ChunkId(5), 1, 8, Coding::Raw), 77);
+    node.entries[8] = Addr::HOLE;
+    let mut out = vec![0; NODE_BYTES];
+    node.encode(Addr::new(ChunkId(44), 3, 13, Coding::Raw), &mut out);
     out
 }
 
@@ -294,6 +311,7 @@ fn checkpoint() -> Checkpoint {
         jobs: jobs(),
         wipe: 1,
         reordered: 0,
+        bases: Vec::new(),
     }
 }
 
@@ -445,7 +463,7 @@ fn object_head() -> Vec<u8> {
 
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote, locks], [head, segment]) =
+    let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote, locks, bases], [head, segment]) =
         (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
@@ -476,5 +494,8 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("snapshot-page-locks", Kind::SnapshotPage, locked_page()),
         ("checkpoint-reordered", Kind::Checkpoint, Checkpoint { reordered: 1, ..checkpoint() }.encode()),
         ("object-head", Kind::ObjectHead, object_head()),
+        ("batch-bases", Kind::Batch, bases),
+        ("node-base", Kind::Node, node_of_base()),
+        ("checkpoint-bases", Kind::Checkpoint, Checkpoint { bases: vec![base()], ..checkpoint() }.encode()),
     ]
 }
