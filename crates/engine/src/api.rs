@@ -1,5 +1,6 @@
 //! Types of the engine's interface: commands, replies and errors. No logic.
 
+mod bases;
 mod command;
 mod listed;
 
@@ -9,6 +10,7 @@ use crate::Whole;
 
 pub use millpond_format::{Class, DeviceId, FeatureSet, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
+pub use self::bases::*;
 pub use self::command::*;
 pub use self::listed::*;
 
@@ -136,6 +138,8 @@ pub enum Reply {
     Done,
     /// The new volume.
     Volume(VolumeId),
+    /// The new base.
+    Base(NewBase),
     /// The new snapshots, in the order of the command.
     Snapshots(Vec<SnapshotId>),
     /// Segments with data of the target, by number.

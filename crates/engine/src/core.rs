@@ -3,6 +3,7 @@
 //! memory is returned as a [`Miss`].
 
 mod catalog;
+mod clear;
 mod map;
 mod promote;
 mod reclaim;
@@ -12,7 +13,7 @@ mod snapshots;
 mod state;
 mod stored_deadlist;
 
-pub(crate) use catalog::{Catalog, Head, Lineage, Snapshot, Volume, Walk};
+pub(crate) use catalog::{Base, Catalog, Head, Lineage, Snapshot, Volume, Walk};
 pub(crate) use promote::{Promotion, starts_later};
 pub(crate) use records::{cache_code, cache_of, compression_code, compression_of, sector_code, sector_of};
 pub(crate) use reservations::Reservations;

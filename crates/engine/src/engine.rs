@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{
-    Answer, BufPool, ByteRange, Completion, DeviceGeometry, DeviceSlot, DeviceSpace, DiskError, Features, Geometry, Io, IoDone, Payload,
-    Query, Request, Tag,
+    Answer, Buf, BufPool, ByteRange, Completion, DeviceGeometry, DeviceSlot, DeviceSpace, DiskError, Features, Geometry, Io, IoDone,
+    Payload, Query, Request, Tag,
 };
 use millpond_format::{DeviceNote, SnapshotId, VolumeId};
 
 use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
-use crate::read_cache::ReadCacheSize;
 use crate::{
-    Busy, CodecWork, Command, CommandError, DiffExtent, Fault, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, Reply,
-    SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
+    Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec,
+    PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
 };
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
@@ -251,6 +250,22 @@ impl Engine {
     pub fn codec_done(&mut self, work: CodecWork) {
         if let Some(pool) = self.open_mut() {
             pool.requests.codec_done(&mut pool.store, work);
+        }
+    }
+
+    /// Returns the next chunk of a base to fetch, on any thread and in any order, at most 16 at a time;
+    /// the result is given to [`fetched`](Engine::fetched).
+    pub fn pop_fetch(&mut self) -> Option<Fetch> {
+        let pool = self.open_mut()?;
+        pool.requests.fetches.pop(pool.store.incarnation)
+    }
+
+    /// Takes the bytes of a chunk, all of them or more; `None` if all are zero. Reads that wait for the
+    /// chunk go on; after an error they fail, and the next one asks for the chunk again. The result of
+    /// a fetch that is not known, for example one of an earlier import, is ignored.
+    pub fn fetched(&mut self, fetch: Fetch, result: Result<Option<Buf>, FetchError>) {
+        if let Some(pool) = self.open_mut() {
+            pool.requests.fetched(&mut pool.store, fetch, result);
         }
     }
 

@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use millpond_block::{Answer, Completion, DeviceSlot, Io, IoDone, Payload, Query, Request, Tag};
+use millpond_block::{Answer, Buf, Completion, DeviceSlot, Io, IoDone, Payload, Query, Request, Tag};
 
 use crate::{
-    CodecWork, Command, CommandError, DiffExtent, Engine, Entry, LabelsInForce, Metrics, PoolInfo, PoolState, Reply, Target, Time,
-    VolumeId, VolumeInfo, VolumeOptions,
+    CodecWork, Command, CommandError, DiffExtent, Engine, Entry, Fetch, FetchError, LabelsInForce, Metrics, PoolInfo, PoolState, Reply,
+    Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, completed device operations and time go in;
@@ -55,6 +55,12 @@ pub trait StateMachine {
     }
     /// Takes back such work that was done.
     fn codec_done(&mut self, _work: CodecWork) {}
+    /// Returns the next chunk of a base to fetch.
+    fn pop_fetch(&mut self) -> Option<Fetch> {
+        None
+    }
+    /// Takes the result of a fetch.
+    fn fetched(&mut self, _fetch: Fetch, _result: Result<Option<Buf>, FetchError>) {}
     /// Reports that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the slots of devices that did not answer while the pool was opened.
@@ -134,6 +140,12 @@ impl StateMachine for Engine {
     }
     fn codec_done(&mut self, work: CodecWork) {
         Engine::codec_done(self, work);
+    }
+    fn pop_fetch(&mut self) -> Option<Fetch> {
+        Engine::pop_fetch(self)
+    }
+    fn fetched(&mut self, fetch: Fetch, result: Result<Option<Buf>, FetchError>) {
+        Engine::fetched(self, fetch, result);
     }
     fn excuse(&mut self, device: DeviceSlot) {
         Engine::excuse(self, device);

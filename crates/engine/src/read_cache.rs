@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::hint::black_box;
 
 use crate::cache::Ghosts;
+use crate::tuning::ReadCacheSize;
 use millpond_block::{BufPool, BufSlice};
 use millpond_format::VolumeId;
 use quick_cache::unsync::Cache;
@@ -76,28 +77,6 @@ impl Share {
 
     fn bytes(&self) -> u64 {
         self.blocks.capacity() * BLOCK
-    }
-}
-
-/// Size of a pool's read cache, and which volumes use it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReadCacheSize {
-    /// Bytes; 0: none.
-    pub bytes: u64,
-    /// False if only volumes with a size of their own use it, and nothing is read ahead: for devices
-    /// that are as fast as memory, where copies of their blocks gain nothing.
-    pub shared: bool,
-}
-
-impl ReadCacheSize {
-    /// Returns the size of a cache that all volumes share, in bytes.
-    pub fn shared(bytes: u64) -> ReadCacheSize {
-        ReadCacheSize { bytes, shared: true }
-    }
-
-    /// Returns the bytes that volumes share, with those that have a size of their own.
-    pub(crate) fn shared_bytes(self) -> u64 {
-        if self.shared { self.bytes } else { 0 }
     }
 }
 

@@ -2,4 +2,4 @@
 
 mod cache;
 
-pub(crate) use cache::{Miss, NodeCache, capacity, node_index, slot_in};
+pub(crate) use cache::{Mapped, Miss, NodeCache, Region, capacity, node_index, slot_in};

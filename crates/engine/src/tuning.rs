@@ -1,6 +1,5 @@
 //! [`Tuning`]: settings that the caller chooses at each start; none of them is on disk.
 
-use crate::read_cache::ReadCacheSize;
 use millpond_format::{DeviceId, FEATURES, Feature, Holder};
 
 /// Settings of an engine.
@@ -115,6 +114,28 @@ impl Tuning {
     /// Returns whether a bug is planted and this build allows it.
     pub(crate) fn plants(&self, bug: Planted) -> bool {
         cfg!(feature = "planted") && self.planted == Some(bug)
+    }
+}
+
+/// Size of a pool's read cache, and which volumes use it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCacheSize {
+    /// Bytes; 0: none.
+    pub bytes: u64,
+    /// False if only volumes with a size of their own use it, and nothing is read ahead: for devices
+    /// that are as fast as memory, where copies of their blocks gain nothing.
+    pub shared: bool,
+}
+
+impl ReadCacheSize {
+    /// Returns the size of a cache that all volumes share, in bytes.
+    pub fn shared(bytes: u64) -> ReadCacheSize {
+        ReadCacheSize { bytes, shared: true }
+    }
+
+    /// Returns the bytes that volumes share, with those that have a size of their own.
+    pub(crate) fn shared_bytes(self) -> u64 {
+        if self.shared { self.bytes } else { 0 }
     }
 }
 
@@ -300,4 +321,20 @@ pub enum Planted {
     GatherStale,
     /// Find blocks that were read ahead, or are being, by the addresses that they had then.
     ReadAheadStale,
+    /// Read a chunk of a base that cannot be fetched as zeroes.
+    BaseReadsZero,
+    /// Do not log a discard where the map reads as a base.
+    BaseClearNotLogged,
+    /// Clear a subtree that reads as a base whole where part of it is to be cleared.
+    BaseClearWhole,
+    /// Take the result of a fetch as that of the oldest one.
+    BaseFetchByOrder,
+    /// Take blocks that read as a base for holes in comparisons.
+    BaseCompareHides,
+    /// Leave bases out of checkpoints.
+    BaseForgotten,
+    /// Let a pool that closes wait for fetches.
+    BaseCloseWaits,
+    /// Make the neighbours of a write holes where they read as a base.
+    BaseEntryAsHole,
 }

@@ -9,8 +9,8 @@ const SOURCE: &str = "crates/engine/src/";
 const FLOORS: [&[&str]; 9] = [
     &["error"],
     &["api", "options", "slab", "throttle", "tuning", "units"],
-    &["codec", "io", "log", "space"],
-    &["cache", "core", "map", "read_ahead", "read_cache", "tree"],
+    &["codec", "io", "log", "space", "tree"],
+    &["cache", "core", "map", "read_ahead", "read_cache"],
     &["store"],
     &["catalog", "open", "pool", "query", "request", "startup", "restore_points", "task"],
     &["check", "scheduler"],

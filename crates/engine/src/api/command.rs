@@ -2,7 +2,7 @@
 
 use millpond_block::{CacheMode, MemberId, SectorProfile};
 
-use super::{Compression, DeviceChange, GroupSpec, NewDevice, Target, Wipe};
+use super::{BaseInfo, Compression, DeviceChange, GroupSpec, NewDevice, Target, Wipe};
 use crate::{SnapshotId, Time, VolumeId, VolumeOptions};
 
 /// A command to a pool.
@@ -37,6 +37,21 @@ pub enum CatalogCommand {
         cache: CacheMode,
         /// Compression of new data.
         compression: Compression,
+    },
+    /// Creates a base: a read-only volume whose blocks are fetched when they are read, with one
+    /// snapshot, [`BASE_SNAPSHOT`](crate::BASE_SNAPSHOT), for clones to start from. The pool needs the
+    /// feature [`BASES`](millpond_format::BASES).
+    CreateBase {
+        /// Name without the pool's.
+        name: String,
+        /// Bytes, a multiple of 4096.
+        size: u64,
+        /// Sector sizes that guests of clones see.
+        sector: SectorProfile,
+        /// Compression of what was fetched, and of new data of clones.
+        compression: Compression,
+        /// The source of its blocks.
+        source: BaseInfo,
     },
     /// Removes a volume and all its snapshots. Refused while another volume is a clone of one of
     /// them.

@@ -3,7 +3,7 @@
 use millpond_block::{CacheMode, DeviceError, DeviceSlot, MemberId, SectorProfile};
 use millpond_format::{Class, DeviceId, FeatureNames, FeatureSet, Layout, MemberState, PoolId, SnapshotId, VolumeId};
 
-use super::{Compression, JobKind, Time};
+use super::{BaseInfo, Compression, JobKind, Time};
 use crate::error::Fault;
 use crate::options::VolumeOptions;
 use crate::read_cache::ReadCacheUse;
@@ -39,6 +39,8 @@ pub struct VolumeInfo {
     pub origin: Option<String>,
     /// When it was created.
     pub created: Time,
+    /// The source of its blocks, if it is a base.
+    pub base: Option<BaseInfo>,
 }
 
 /// A snapshot in a list.

@@ -48,6 +48,8 @@ struct Auditor<'a, 'm> {
     /// Slots reached, by chunk.
     reached: BTreeMap<ChunkId, BTreeSet<u32>>,
     seen_nodes: BTreeSet<u64>,
+    /// The version that is being visited is one of a volume that exists.
+    is_listed: bool,
     /// Blocks of the heads, and the batches that wrote them.
     heads: Vec<(VolumeId, BlockNo, Lsn)>,
     /// Newest batch that wrote a reachable copy of each block of a volume.
@@ -83,6 +85,7 @@ impl Engine {
                 coders: Coders::default(),
                 reached: BTreeMap::new(),
                 seen_nodes: BTreeSet::new(),
+                is_listed: false,
                 heads: Vec::new(),
                 newest: BTreeMap::new(),
                 identity: BTreeMap::new(),
@@ -153,13 +156,11 @@ fn origin_findings(core: &Core) -> Vec<String> {
         .collect()
 }
 
-/// Entries of a node that are not holes, with checksums and first blocks. The node covers `span`
+/// Addresses in a node, with checksums and first blocks. The node covers `span`
 /// blocks from `first` on.
 fn children(node: &Node, first: u64, span: u64) -> impl Iterator<Item = (Addr, u32, u64)> + '_ {
     let entries = node.entries.iter().zip(node.crcs.iter()).zip(0u64..);
-    entries
-        .filter(|((child, _), _)| !child.is_hole())
-        .map(move |((child, crc), slot)| (*child, *crc, first + slot * (span / FANOUT as u64)))
+    entries.filter(|((child, _), _)| child.is_some()).map(move |((child, crc), slot)| (*child, *crc, first + slot * (span / FANOUT as u64)))
 }
 
 impl Auditor<'_, '_> {
@@ -293,12 +294,15 @@ impl Auditor<'_, '_> {
         let catalog = &self.core.catalog;
         for line in catalog.lineages.values() {
             if let Some(head) = line.head {
+                self.is_listed = true;
                 let volume = catalog.volumes.iter().find(|(_, v)| catalog.lineages.get(&v.lineage).is_some_and(|l| std::ptr::eq(l, line)));
                 self.walk(&head.root, volume.map(|(id, _)| *id), None);
             }
             self.bury(line.deadlist.list());
         }
         for s in catalog.snapshots.values() {
+            // those of a removed volume are destroyed after it, and may outlive the base
+            self.is_listed = catalog.volumes.contains_key(&s.volume);
             self.walk(&s.root, None, None);
             self.bury(s.deadlist.list());
             let tail = s.deadlist.list().tail_bytes();
@@ -309,6 +313,7 @@ impl Auditor<'_, '_> {
         for (_, list) in &catalog.frees {
             self.bury(list.list());
         }
+        self.is_listed = false;
         for walk in catalog.walks.values() {
             self.walk(&walk.root, None, Some((walk.bound, walk.cursor.0)));
         }
@@ -340,12 +345,20 @@ impl Auditor<'_, '_> {
         content
     }
 
+    /// INV-BASE-2: maps of volumes that exist read only as bases that exist.
+    fn check_base(&mut self, addr: Addr) {
+        if let Some(base) = addr.base().filter(|base| self.is_listed && !self.core.catalog.bases.contains_key(base)) {
+            self.find(format!("INV-BASE-2: a map reads as volume {base}, which is no base"));
+        }
+    }
+
     /// Visits everything below a root. Of a tree that is being freed, only young nodes and blocks
     /// after the cursor count.
     fn walk(&mut self, root: &TreeRoot, head_of: Option<VolumeId>, freeing: Option<(Epoch, u64)>) {
         let mut todo = vec![(root.addr, root.crc, root.height, 0u64)];
         while let Some((addr, crc, height, first)) = todo.pop() {
-            if addr.is_hole() || height == 0 {
+            self.check_base(addr);
+            if !addr.is_some() || height == 0 {
                 continue;
             }
             let level = height - 1;
@@ -364,6 +377,7 @@ impl Auditor<'_, '_> {
             }
             let Some(node) = self.node(addr, crc, level, first) else { continue };
             self.audit.nodes += 1;
+            node.entries.iter().for_each(|entry| self.check_base(*entry));
             for (child, crc, at) in children(&node, first, span) {
                 if level > 0 {
                     todo.push((child, crc, level, at));

@@ -25,6 +25,15 @@ pub(crate) struct Volume {
     pub(crate) created: u64,
 }
 
+/// The source of a base's blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Base {
+    /// Bytes that are fetched at a time.
+    pub(crate) unit: u32,
+    /// The place from which they are fetched, in the caller's words.
+    pub(crate) source: String,
+}
+
 /// The head of a lineage.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Head {
@@ -142,6 +151,8 @@ pub(crate) struct Catalog {
     /// Options of volumes, where they differ from the defaults.
     options: BTreeMap<VolumeId, VolumeOptions>,
     pub(crate) reservations: Reservations,
+    /// The volumes that are bases: their blocks are fetched when they are read.
+    pub(crate) bases: BTreeMap<VolumeId, Base>,
     /// Jobs as they were last recorded.
     pub(crate) jobs: JobsRecord,
     /// The wipe that was running then ([`Wipe::code`](crate::Wipe::code)).
@@ -149,6 +160,11 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
+    /// Returns the number of blocks of a base; those beyond are zero in its clones.
+    pub(crate) fn base_blocks(&self, base: VolumeId) -> u64 {
+        self.volumes.get(&base).map_or(u64::MAX, |volume| volume.size / 4096)
+    }
+
     /// Options of a volume.
     pub(crate) fn options_of(&self, volume: VolumeId) -> VolumeOptions {
         self.options.get(&volume).copied().unwrap_or_default()
@@ -243,6 +259,7 @@ impl Catalog {
         let volume = self.volumes.remove(&id)?;
         self.names -= volume.name.len();
         self.volume_names.remove(&volume.name);
+        self.bases.remove(&id);
         self.options.remove(&id);
         self.reservations.remove(id);
         Some(volume)

@@ -1,4 +1,7 @@
 //! Changes of maps: path copying, and release of the old addresses.
+//!
+//! INV-BASE-1: a node that takes the place of a base has that base in each entry whose blocks the base
+//! has, so a write changes what it covers and nothing beside it.
 
 use std::rc::Rc;
 
@@ -10,6 +13,15 @@ use super::state::Core;
 use crate::Planted;
 use crate::tree::{Miss, capacity, node_index, slot_in};
 
+/// Returns the root of a map that reads as a base of so many bytes.
+pub(super) fn base_root(base: VolumeId, size: u64) -> TreeRoot {
+    let mut height = 1;
+    while capacity(height) < size / 4096 {
+        height += 1;
+    }
+    TreeRoot { addr: Addr::of_base(base), crc: 0, height }
+}
+
 impl Core {
     /// The lineage whose head the volume is.
     pub(crate) fn lineage_of(&self, volume: VolumeId) -> Option<LineageId> {
@@ -20,11 +32,11 @@ impl Core {
         self.catalog.lineages.get_mut(&id).expect("INV-CAT-1: a volume's lineage exists")
     }
 
-    fn head(&self, id: LineageId) -> Head {
+    pub(super) fn head(&self, id: LineageId) -> Head {
         self.catalog.lineages.get(&id).and_then(|l| l.head).expect("INV-CAT-2: a volume's lineage has a head")
     }
 
-    fn set_root(&mut self, id: LineageId, root: TreeRoot) {
+    pub(super) fn set_root(&mut self, id: LineageId, root: TreeRoot) {
         if let Some(head) = &mut self.lineage_mut(id).head {
             head.root = root;
         }
@@ -46,13 +58,22 @@ impl Core {
             self.nodes.forget_extra_reads(leaf);
             return Ok(leaf);
         }
+        let leaf = self.node_mut(lineage, block, 0);
+        self.nodes.forget_extra_reads(leaf);
+        Ok(leaf)
+    }
+
+    /// Returns the node of a level on the path to `block`, created or copied if necessary, so that it
+    /// may be changed. The nodes of the path down to it that exist must be in memory.
+    pub(super) fn node_mut(&mut self, lineage: LineageId, block: u64, to: u8) -> u32 {
+        let last_snap = self.lineage_mut(lineage).last_snap;
         let mut root = self.head(lineage).root;
         while root.height == 0 || block >= capacity(root.height) {
             if root.addr.is_hole() {
                 root.height += 1;
                 continue;
             }
-            let (addr, at) = self.new_node(root.height, 0, lineage);
+            let (addr, at) = self.new_node(root.height, 0, lineage, Addr::HOLE);
             let top = &mut self.nodes.get_mut(at).node;
             top.entries[0] = root.addr;
             top.crcs[0] = root.crc;
@@ -62,8 +83,8 @@ impl Core {
         let (mut parent, mut addr): (Option<(u32, usize)>, Addr) = (None, root.addr);
         for level in (0..root.height).rev() {
             let index = node_index(block, level);
-            let (new_addr, at) = if addr.is_hole() {
-                self.new_node(level, index, lineage)
+            let (new_addr, at) = if !addr.is_some() {
+                self.new_node(level, index, lineage, addr)
             } else {
                 let at = self.nodes.find(addr).expect("INV-MAP-4: the path was walked a moment ago");
                 self.own(lineage, at, last_snap)
@@ -78,15 +99,14 @@ impl Core {
                     }
                 }
             }
-            if level == 0 {
-                self.nodes.forget_extra_reads(at);
-                return Ok(at);
+            if level == to {
+                return at;
             }
             let slot = slot_in(block, level);
             parent = Some((at, slot));
             addr = self.nodes.get(at).node.entries[slot];
         }
-        unreachable!("a tree of at least one level ends in a leaf")
+        unreachable!("INV-MAP-8: a tree has a node of each level below its height")
     }
 
     /// True when a node may be changed in place: no snapshot has it (I4), and no checkpoint has it
@@ -142,13 +162,20 @@ impl Core {
     }
 
     /// Frees a block's old address, or adds it to the head's deadlist.
-    fn release(&mut self, lineage: LineageId, addr: Addr) {
+    pub(super) fn release(&mut self, lineage: LineageId, addr: Addr) {
         let Some(born) = self.space.chunks.get(addr.chunk()).map(|chunk| chunk.epoch) else { return };
         if born > self.lineage_mut(lineage).last_snap {
             self.catalog.shrink(lineage, u64::from(addr.units()));
             self.space.free(addr);
         } else {
             self.bury(lineage, born, addr, true);
+        }
+    }
+
+    /// Counts one mapped block less.
+    pub(super) fn unmapped_one(&mut self, lineage: LineageId) {
+        if let Some(head) = &mut self.lineage_mut(lineage).head {
+            head.mapped -= 1;
         }
     }
 
@@ -189,7 +216,7 @@ impl Core {
             node.crcs[from..from + now.len()].copy_from_slice(now);
             let line = self.catalog.grow(lineage, now.len() as u64 * u64::from(BLOCK_UNITS));
             if let Some(head) = line.and_then(|line| line.head.as_mut()) {
-                head.mapped += old.iter().filter(|addr| addr.is_hole()).count() as u64;
+                head.mapped += old.iter().filter(|addr| !addr.is_some()).count() as u64;
             }
             self.release_all(lineage, &old);
             block += now.len() as u64;
@@ -212,81 +239,6 @@ impl Core {
                 self.space.free_slots(addr.chunk(), group.iter().flat_map(|addr| addr.slot()..addr.slot() + addr.units() / grain));
             } else {
                 group.iter().for_each(|addr| self.bury(lineage, born, *addr, true));
-            }
-        }
-    }
-
-    /// Returns how far a clear from `start` to `end` can go in one step: to the end of the
-    /// `leaves`-th leaf that exists. All nodes that it needs are in memory then.
-    pub(crate) fn plan_clear(&mut self, lineage: LineageId, start: u64, end: u64, leaves: usize) -> Result<u64, Miss> {
-        let root = self.head(lineage).root;
-        let mut at = start;
-        for _ in 0..leaves {
-            match self.nodes.next_leaf(&root, at)? {
-                Some((block, _)) if block < end => at = (block / FANOUT as u64 + 1) * FANOUT as u64,
-                _ => return Ok(end),
-            }
-        }
-        Ok(at.min(end))
-    }
-
-    /// Makes blocks from `start` to `end` read as zeroes. When the first leaf misses, nothing is
-    /// changed; after a later miss the call can be repeated.
-    pub(crate) fn clear(&mut self, lineage: LineageId, start: u64, end: u64) -> Result<(), Miss> {
-        let mut at = start;
-        // the leaf after the last one need not be in memory
-        while at < end {
-            let root = self.head(lineage).root;
-            let Some((block, leaf)) = self.nodes.next_leaf(&root, at)?.filter(|(block, _)| *block < end) else { break };
-            let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
-            at = stop;
-            let range = slot_in(block, 0)..slot_in(block, 0) + usize::try_from(stop - block).unwrap_or(FANOUT);
-            if self.nodes.get(leaf).node.entries[range.clone()].iter().all(|addr| addr.is_hole()) {
-                continue;
-            }
-            let leaf = self.leaf_mut(lineage, block)?;
-            for slot in range {
-                let node = &mut self.nodes.get_mut(leaf).node;
-                let old = std::mem::take(&mut node.entries[slot]);
-                node.crcs[slot] = 0;
-                if old.is_some() {
-                    if let Some(head) = &mut self.lineage_mut(lineage).head {
-                        head.mapped -= 1;
-                    }
-                    self.release(lineage, old);
-                }
-            }
-            self.prune(lineage, block);
-        }
-        Ok(())
-    }
-
-    /// Removes empty nodes on the path to `block` from the map, from the leaf up. The path must be
-    /// editable.
-    fn prune(&mut self, lineage: LineageId, block: u64) {
-        let root = self.head(lineage).root;
-        let mut path: Vec<(u32, usize)> = Vec::with_capacity(usize::from(root.height));
-        let mut addr = root.addr;
-        for level in (0..root.height).rev() {
-            let Some(at) = self.nodes.find(addr) else { return };
-            let slot = slot_in(block, level);
-            path.push((at, slot));
-            addr = self.nodes.get(at).node.entries[slot];
-        }
-        while let Some((at, _)) = path.pop() {
-            let cached = self.nodes.get(at);
-            if cached.node.entries.iter().any(|addr| !addr.is_hole()) {
-                return;
-            }
-            let addr = cached.addr;
-            self.free_node(addr);
-            match path.last() {
-                None => self.set_root(lineage, TreeRoot::default()),
-                Some((up, slot)) => {
-                    let node = &mut self.nodes.get_mut(*up).node;
-                    node.entries[*slot] = Addr::HOLE;
-                    node.crcs[*slot] = 0;
-                }
             }
         }
     }

@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use millpond_block::{CacheMode, SectorProfile};
-use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, VolumeId};
+use millpond_format::{BlockNo, Epoch, LineageId, Record, SnapshotId, TreeRoot, VolumeId, VolumeRecord};
 
-use super::catalog::{Catalog, Head, Lineage, Snapshot, Volume, Walk};
+use super::catalog::{Base, Catalog, Head, Lineage, Snapshot, Volume, Walk};
+use super::map::base_root;
 use super::state::Core;
 use super::stored_deadlist::StoredDeadlist;
 use crate::space::FIXED_TAIL;
@@ -73,22 +74,13 @@ impl Core {
     /// applies because it needs nodes.
     pub(crate) fn apply_record(&mut self, record: &Record) {
         match record {
-            Record::CreateVolume { volume } => {
-                self.catalog.next_volume = self.catalog.next_volume.max(volume.id.0 + 1);
-                self.add_lineage(volume.lineage, volume.id, None, Epoch(0), Head::default());
-                self.catalog.add_volume(
-                    volume.id,
-                    Volume {
-                        name: volume.name.clone(),
-                        size: volume.size,
-                        sector: sector_of(volume.sector),
-                        cache: cache_of(volume.cache),
-                        compression: compression_of(volume.compression),
-                        read_only: volume.read_only,
-                        lineage: volume.lineage,
-                        created: volume.created,
-                    },
-                );
+            Record::CreateVolume { volume } => self.create_volume(volume, Head::default()),
+            Record::CreateBase { volume, unit, source, snapshot, name } => {
+                let root = base_root(volume.id, volume.size);
+                self.create_volume(volume, Head { root, mapped: 0 });
+                self.catalog.bases.insert(volume.id, Base { unit: *unit, source: source.clone() });
+                self.snapshot(volume.id, *snapshot, name, volume.created, "", None);
+                self.epoch.0 += 1;
             }
             Record::DestroyVolume { volume } => self.destroy_volume(*volume),
             Record::RemoveVolume { volume } => self.remove_volume(*volume),
@@ -174,6 +166,22 @@ impl Core {
             Record::Promote { volume } => self.promote(*volume),
             Record::Walked { .. } => {}
         }
+    }
+
+    fn create_volume(&mut self, volume: &VolumeRecord, head: Head) {
+        self.catalog.next_volume = self.catalog.next_volume.max(volume.id.0 + 1);
+        self.add_lineage(volume.lineage, volume.id, None, Epoch(0), head);
+        let created = Volume {
+            name: volume.name.clone(),
+            size: volume.size,
+            sector: sector_of(volume.sector),
+            cache: cache_of(volume.cache),
+            compression: compression_of(volume.compression),
+            read_only: volume.read_only,
+            lineage: volume.lineage,
+            created: volume.created,
+        };
+        self.catalog.add_volume(volume.id, created);
     }
 
     fn add_lineage(&mut self, id: LineageId, volume: VolumeId, origin: Option<SnapshotId>, origin_epoch: Epoch, head: Head) {
@@ -290,7 +298,7 @@ impl Core {
     }
 
     fn start_walk(&mut self, lineage: LineageId, root: TreeRoot, bound: Epoch) {
-        if root.addr.is_hole() {
+        if !root.addr.is_some() {
             return;
         }
         let id = self.catalog.next_walk;

@@ -2,13 +2,13 @@
 
 use std::rc::Rc;
 
-use millpond_format::{Addr, ChunkId, Coding, Epoch, LineageId, NODE_UNITS, Node, ObjectRef};
+use millpond_format::{Addr, ChunkId, Coding, Epoch, FANOUT, LineageId, NODE_UNITS, Node, ObjectRef};
 
 use super::catalog::Catalog;
 use super::stored_deadlist::{Stored, StoredDeadlist};
 use crate::Planted;
 use crate::space::{Chunk, Deadlist, NODE_GRAIN, Pieces, Place, Slots, Space};
-use crate::tree::NodeCache;
+use crate::tree::{NodeCache, capacity};
 
 /// Nodes of one chunk that the running checkpoint writes.
 #[derive(Debug)]
@@ -128,10 +128,16 @@ impl Core {
         addr
     }
 
-    /// Creates an empty, dirty node.
-    pub(crate) fn new_node(&mut self, level: u8, index: u64, lineage: LineageId) -> (Addr, u32) {
+    /// Creates a dirty node in place of a hole, or of a base.
+    pub(crate) fn new_node(&mut self, level: u8, index: u64, lineage: LineageId, instead: Addr) -> (Addr, u32) {
         let addr = self.new_node_addr(level);
-        let node = Node::empty(level, lineage, index, self.epoch);
+        let mut node = Node::empty(level, lineage, index, self.epoch);
+        if let Some(base) = instead.base().filter(|_| self.planted != Some(Planted::BaseEntryAsHole)) {
+            let (first, blocks) = (index.saturating_mul(capacity(level + 1)), self.catalog.base_blocks(base));
+            let left = blocks.saturating_sub(first).div_ceil(capacity(level));
+            let children = usize::try_from(left).unwrap_or(FANOUT).min(FANOUT);
+            node.entries[..children].fill(instead);
+        }
         let at = self.nodes.insert(addr, node, self.generation);
         (addr, at)
     }

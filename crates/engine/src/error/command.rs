@@ -132,6 +132,9 @@ pub enum Busy {
         /// It was destroyed before, and exists for its clones.
         hidden: bool,
     },
+    /// The volume is a base, which cannot be changed. The user changes a clone of it.
+    #[error("this volume is the base of clones of a publication, and cannot be changed; change a clone of it")]
+    Base,
     /// A snapshot is held. The user releases it.
     #[error("snapshot '{snapshot}' is held; release it first")]
     Held {
@@ -143,6 +146,13 @@ pub enum Busy {
 /// Reason of [`CommandError::Invalid`]. `device` is a position in the list of the command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
+    /// The pool lacks the feature. The user upgrades it.
+    #[error("the pool lacks the feature 'bases'")]
+    NoBases,
+    /// A base fetches too much or too little at a time, or its source is too long: an error of the
+    /// caller.
+    #[error("a base fetches 4 KiB to 4 MiB at a time, a power of two, and names its source in at most 4,096 bytes")]
+    Base,
     /// A name or tag that is not possible. The user chooses another.
     #[error("'{name}' is not a name: {flaw}")]
     Name {

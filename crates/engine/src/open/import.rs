@@ -30,11 +30,10 @@ use super::scan::{Found, StreamScan};
 use crate::core::Core;
 use crate::io::{Ended, Health, IoTable};
 use crate::pool::Pool;
-use crate::read_cache::ReadCacheSize;
 use crate::space::SegmentLayout;
 use crate::store::{Config, extent_space};
 use crate::tree::Miss;
-use crate::{Aim, OpenError, OpenErrorKind, OpenWrite, Surveyed, Time, Tuning, Unlabelled};
+use crate::{Aim, OpenError, OpenErrorKind, OpenWrite, ReadCacheSize, Surveyed, Time, Tuning, Unlabelled};
 
 /// The purpose of an operation of an import.
 #[derive(Debug)]

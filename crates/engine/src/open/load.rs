@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, ObjectRef, Root, SegmentId, SnapshotRecord};
 
-use crate::core::{Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of, starts_later};
+use crate::core::{Base, Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of, starts_later};
 use crate::log::OBJECT_CLASS;
 use crate::space::{Deadlist, Piece, SegmentState};
 use crate::{Damage, OpenErrorKind, VolumeOptions};
@@ -102,6 +102,9 @@ fn load_catalog(
     let catalog = &mut core.catalog;
     (catalog.next_volume, catalog.next_snapshot) = (checkpoint.next_volume, checkpoint.next_snapshot);
     (catalog.next_lineage, catalog.next_walk) = (checkpoint.next_lineage, checkpoint.next_walk);
+    for base in &checkpoint.bases {
+        catalog.bases.insert(base.volume, Base { unit: base.unit, source: base.source.clone() });
+    }
     for line in &checkpoint.lineages {
         catalog.lineages.insert(
             line.id,

@@ -1,13 +1,16 @@
 //! Commands that change the catalog: checked, logged as a record, applied, made durable, answered.
 
-use millpond_block::{CacheMode, DiskError, Tag};
-use millpond_format::{LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
+use millpond_block::{ByteRange, CacheMode, DiskError, Tag};
+use millpond_format::{BASES, BaseRecord, LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 
 use super::op::{Owner, Work};
 use super::requests::Requests;
 use crate::core::{Reservations, cache_code, compression_code, sector_code};
 use crate::store::Store;
-use crate::{Absent, Busy, CatalogCommand, CommandError, Compression, Invalid, Planted, Reply, Time, VolumeOptions};
+use crate::{
+    Absent, BASE_SNAPSHOT, BaseInfo, Busy, CatalogCommand, CommandError, Compression, Invalid, MAX_BASE_SOURCE, NewBase, Planted, Reply,
+    Target, Time, VolumeOptions,
+};
 
 /// Most volumes of one group snapshot.
 const MAX_GROUP: usize = 256;
@@ -38,6 +41,21 @@ impl Requests {
                 };
                 create_volume(store, volume)
             }
+            CatalogCommand::CreateBase { name, size, sector, compression, source } => {
+                let (id, lineage) = (VolumeId(store.core.catalog.next_volume), LineageId(store.core.catalog.next_lineage));
+                let volume = VolumeRecord {
+                    id,
+                    name,
+                    size,
+                    sector: sector_code(sector),
+                    cache: cache_code(CacheMode::default()),
+                    compression: compression_code(compression),
+                    read_only: true,
+                    lineage,
+                    created: store.now.0,
+                };
+                create_base(store, volume, source)
+            }
             CatalogCommand::DestroyVolume { volume } => destroy_volume(store, volume),
             CatalogCommand::RenameVolume { volume, name } => rename_volume(store, volume, name),
             CatalogCommand::ResizeVolume { volume, size } => return self.resize(store, tag, volume, size),
@@ -46,7 +64,7 @@ impl Requests {
             }
             CatalogCommand::SetOptions { volume, options } => set_options(store, volume, &options),
             CatalogCommand::SetSector { volume, sector } => {
-                store.known_volume(volume).map(|()| (Record::Sector { volume, sector: sector_code(sector) }, Reply::Done))
+                store.changeable(volume).map(|()| (Record::Sector { volume, sector: sector_code(sector) }, Reply::Done))
             }
             CatalogCommand::Snapshot { targets, description, expires, lock_millis } => {
                 match snapshot(store, targets, description, expires).and_then(|change| locks(store, change, lock_millis)) {
@@ -106,7 +124,7 @@ impl Requests {
     }
 
     fn resize(&mut self, store: &mut Store, tag: Tag, volume: VolumeId, size: u64) {
-        if let Err(error) = store.check_size(size).and_then(|()| store.known_volume(volume)) {
+        if let Err(error) = store.check_size(size).and_then(|()| store.changeable(volume)) {
             return store.replies.push_back((tag, Err(error)));
         }
         if self.untrimmed.contains_key(&volume) && !self.trimming.contains_key(&volume) {
@@ -122,7 +140,10 @@ impl Requests {
         }
         let old = store.core.catalog.volumes.get(&volume).map_or(0, |v| v.size);
         if self.log_records(store, tag, vec![Record::Resize { volume, size }], Reply::Done) && size < old {
-            // blocks beyond the end are unreachable at once; their space is released in steps
+            // blocks beyond the end are unreachable at once; their space is released in steps, which do
+            // not wait for the old content of blocks that were to be written there
+            let beyond = |target, range: ByteRange| target == Target::Head(volume) && range.offset + range.length > size;
+            self.end_fetches(store, DiskError::OutOfBounds, beyond);
             self.trim_beyond(store, volume);
         }
     }
@@ -159,6 +180,9 @@ impl Requests {
         (cache, compression, read_only): (Option<CacheMode>, Option<Compression>, Option<bool>),
     ) -> Change {
         let v = store.core.catalog.volumes.get(&volume).ok_or(CommandError::NotFound(Absent::Volume))?;
+        if read_only == Some(false) {
+            store.changeable(volume)?;
+        }
         let record = Record::Properties {
             volume,
             cache: cache_code(cache.unwrap_or(v.cache)),
@@ -199,6 +223,22 @@ fn create_volume(store: &Store, volume: VolumeRecord) -> Change {
     Ok((Record::CreateVolume { volume }, Reply::Volume(id)))
 }
 
+fn create_base(store: &Store, volume: VolumeRecord, source: BaseInfo) -> Change {
+    if !store.features_in_force().has(&BASES) {
+        return Err(CommandError::Invalid(Invalid::NoBases));
+    }
+    if !BaseRecord::is_unit(source.unit) || source.source.len() > MAX_BASE_SOURCE {
+        return Err(CommandError::Invalid(Invalid::Base));
+    }
+    store.free_volume_name(&volume.name)?;
+    store.check_growth()?;
+    store.check_size(volume.size)?;
+    let BaseInfo { unit, source } = source;
+    let new = NewBase { volume: volume.id, snapshot: SnapshotId(store.core.catalog.next_snapshot) };
+    let record = Record::CreateBase { volume, unit, source, snapshot: new.snapshot, name: BASE_SNAPSHOT.to_owned() };
+    Ok((record, Reply::Base(new)))
+}
+
 fn destroy_volume(store: &Store, volume: VolumeId) -> Change {
     store.known_volume(volume)?;
     let catalog = &store.core.catalog;
@@ -222,6 +262,10 @@ fn rename_volume(store: &Store, volume: VolumeId, name: String) -> Change {
 
 fn set_options(store: &Store, volume: VolumeId, options: &VolumeOptions) -> Change {
     store.known_volume(volume)?;
+    if options.special_small_blocks > 0 {
+        // what is lost with special devices is not fetched again
+        store.changeable(volume)?;
+    }
     let (catalog, space) = (&store.core.catalog, &store.core.space);
     let kept = Reservations::missing_for(options.reservation, catalog.owned_units(volume));
     let more = options.reservation > catalog.options_of(volume).reservation;
@@ -238,7 +282,7 @@ fn snapshot(store: &Store, targets: Vec<(VolumeId, String)>, description: String
     }
     let mut seen = std::collections::BTreeSet::new();
     for (volume, name) in &targets {
-        store.known_volume(*volume)?;
+        store.changeable(*volume)?;
         store.free_snapshot_name(*volume, name)?;
         if !seen.insert(*volume) {
             return Err(CommandError::Invalid(Invalid::TwiceInGroup));
@@ -266,12 +310,14 @@ fn locks(store: &Store, (record, reply): (Record, Reply), lock_millis: Option<u6
 
 fn rename_snapshot(store: &Store, snapshot: SnapshotId, name: String) -> Change {
     let volume = store.known_snapshot(snapshot)?.volume;
+    store.changeable(volume)?;
     store.free_snapshot_name(volume, &name)?;
     Ok((Record::RenameSnapshot { snapshot, name }, Reply::Done))
 }
 
 fn roll_back(store: &Store, snapshot: SnapshotId, keep_as: String) -> Change {
     let volume = store.known_snapshot(snapshot)?.volume;
+    store.changeable(volume)?;
     store.free_snapshot_name(volume, &keep_as)?;
     let catalog = &store.core.catalog;
     let (keep, lineage) = (SnapshotId(catalog.next_snapshot), LineageId(catalog.next_lineage));

@@ -47,7 +47,7 @@ impl Requests {
     }
 
     /// Adds a child to an operation.
-    fn adopt(&mut self, parent: u32) {
+    pub(super) fn adopt(&mut self, parent: u32) {
         if let Some(op) = self.ops.get_mut(parent) {
             op.pending += 1;
         }
@@ -76,11 +76,12 @@ impl Requests {
             Ok(stop) => stop,
             Err(miss) => return self.load_node(store, miss, Some(id)),
         };
-        let root = store.root_of(crate::Target::Head(volume)).unwrap_or_default();
-        let mapped = matches!(store.core.nodes.next_leaf(&root, next), Ok(Some((block, _))) if block < stop);
+        let mapped = matches!(store.core.maps_any(lineage, next..stop), Ok(true));
         if mapped {
             let item = Item::Clear { volume, block: BlockNo(next), count: stop - next };
-            if !store.tuning.plants(Planted::LoseDiscardRecord) && self.append_item(store, id, &item).is_err() {
+            let forgets = store.tuning.plants(Planted::LoseDiscardRecord)
+                || (store.tuning.plants(Planted::BaseClearNotLogged) && store.core.reads_as_base(lineage, next));
+            if !forgets && self.append_item(store, id, &item).is_err() {
                 return self.record_waiters.push_back(id);
             }
             let cleared = store.core.clear(lineage, next, stop);

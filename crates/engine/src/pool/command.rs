@@ -19,6 +19,7 @@ impl Requests {
             Command::Close => {
                 store.closing = Some(tag);
                 store.state = PoolState::Closing;
+                self.close_fetches(store);
             }
             Command::Query(query) => self.start_query_command(store, tag, query),
             Command::Catalog(_) | Command::Devices(_) | Command::Job(_) | Command::Checkpoint => {
@@ -68,6 +69,7 @@ impl Pool {
                 self.note_service(true);
                 self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
+                self.requests.close_fetches(&mut self.store);
             }
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
             Command::Catalog(change) => self.requests.change_catalog(&mut self.store, tag, change),
@@ -116,6 +118,7 @@ fn pages_of(command: &Command) -> usize {
             let lock = if lock_millis.is_some() { LOCK_BYTES } else { 0 };
             description.len() + targets.iter().map(|(_, name)| 32 + name.len() + lock).sum::<usize>()
         }
+        Command::Catalog(CatalogCommand::CreateBase { source, .. }) => 1024 + source.source.len(),
         _ => 1024,
     };
     2 + bytes / 2048

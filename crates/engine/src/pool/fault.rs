@@ -42,6 +42,8 @@ impl Pool {
         held.extend(
             self.requests.space_waiters.drain(..).chain(self.requests.full_waiters.drain(..)).chain(self.requests.record_waiters.drain(..)),
         );
+        // after a lost lease, another host may change what they would read
+        held.extend(self.requests.fetches.readers());
         held.extend(self.requests.locks.values_mut().flat_map(|waiting| waiting.drain(..)));
         for op in held {
             self.requests.fail_op(&mut self.store, op, DiskError::Io);

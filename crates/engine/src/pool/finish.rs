@@ -124,6 +124,7 @@ impl Requests {
     pub(super) fn finish(&mut self, store: &mut Store, id: u32) {
         let Some(op) = self.ops.remove(id) else { return };
         if matches!(op.work, Work::Read(_)) {
+            self.fetches.leave(id);
             return self.deliver_read(store, op);
         }
         let Op { owner, work, error, lsn, .. } = op;
@@ -170,6 +171,7 @@ impl Requests {
                     self.untrimmed.insert(work.volume, error);
                 }
             }
+            (Owner::Fill(base, chunk), _) => self.fetches.filled((base, chunk)),
             (Owner::Command(_) | Owner::Gather(_) | Owner::Ahead(_) | Owner::Nobody, _) => {}
         }
     }
@@ -205,7 +207,7 @@ impl Requests {
             }
             Owner::Parent(parent) => self.edge_read(store, parent, millpond_format::BlockNo(range.offset / 4096), result),
             Owner::Gather(nth) => self.gather_reads.push((nth, result)),
-            Owner::Command(_) | Owner::Ahead(_) | Owner::Nobody => {}
+            Owner::Command(_) | Owner::Ahead(_) | Owner::Fill(..) | Owner::Nobody => {}
         }
     }
 

@@ -14,6 +14,7 @@ impl Requests {
                 self.go_on(store, id);
             }
         }
+        self.step_fills(store);
     }
 
     /// Continues an operation that waited.

@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 use super::state::Pool;
 use crate::space::SegmentState;
 use crate::task::removal_waits;
-use crate::{DeviceInfo, Metrics, PoolInfo, Time, VolumeInfo};
+use crate::{BaseInfo, DeviceInfo, Metrics, PoolInfo, Time, VolumeInfo};
 
 impl Pool {
     pub(crate) fn info(&self) -> PoolInfo {
@@ -175,6 +175,7 @@ impl Pool {
             snapshots: catalog.snapshot_count(id),
             origin,
             created: Time(v.created),
+            base: catalog.bases.get(&id).map(|base| BaseInfo { unit: base.unit, source: base.source.clone() }),
         })
     }
 

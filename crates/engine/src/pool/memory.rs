@@ -4,10 +4,10 @@ use millpond_block::{BufSlice, ByteRange};
 use millpond_format::{Addr, VolumeId};
 
 use super::requests::Requests;
-use crate::Planted;
 use crate::api::Target;
-use crate::read_cache::{LONGEST, ReadCacheSize};
+use crate::read_cache::LONGEST;
 use crate::store::Store;
+use crate::{Planted, ReadCacheSize};
 
 impl Requests {
     /// Sets the size of the read cache and the volumes' shares of it; called after a change of

@@ -21,6 +21,8 @@ pub(crate) enum Owner {
     Gather(u64),
     /// Read-ahead: the number of the batch.
     Ahead(u64),
+    /// The fill of a chunk: the base, and the number of the chunk.
+    Fill(VolumeId, u64),
     /// No receiver: background work.
     Nobody,
 }
@@ -45,7 +47,7 @@ pub(crate) enum Work {
     Read(ReadWork),
     Write(WriteWork),
     Clear(ClearWork),
-    /// A flush, or a wait for children.
+    /// A flush, a fill, or a wait for children.
     Barrier(BarrierKind),
     Command(Result<Reply, CommandError>),
     /// A comparison of two states.
@@ -63,6 +65,7 @@ pub(crate) enum Work {
 pub(crate) enum BarrierKind {
     Flush,
     Clear,
+    Fill,
 }
 
 /// A read.

@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use millpond_block::{Buf, BufPool, BufSlice, ByteRange, DeviceError, DiskError, IoSlices, MemberId};
-use millpond_format::{Addr, BlockNo, Coding, FANOUT, Lsn, Node, SegmentId, VolumeId};
+use millpond_format::{Addr, BlockNo, Coding, Lsn, Node, SegmentId, VolumeId};
 use smallvec::SmallVec;
 
 use super::ahead::RangeAhead;
-use super::cached::follows;
 use super::gather::counts_for_gathering;
 use super::joined::{Joined, Run, join};
 use super::op::{CorruptCopy, Op, Owner, Part, Work};
+use super::plan::{FromAhead, Plan, Planned, Reading, Stop};
 use super::requests::Requests;
 use super::write::blocks_of;
+use crate::Planted;
 use crate::api::Target;
 use crate::cache::CacheSlot;
-use crate::read_ahead::Ahead;
 use crate::store::{Context, NodeRead, Store, ZEROES};
 use crate::tree::Miss;
 
@@ -32,77 +32,40 @@ impl Requests {
         if let Owner::Ahead(batch) = owner {
             return self.try_read_ahead(store, id, batch, target, request.range);
         }
+        if self.fetches.has_failed(id) {
+            return self.fail_op(store, id, DiskError::Io);
+        }
         let Some(root) = store.root_of(target) else { return self.fail_op(store, id, DiskError::Io) };
         let (first, count) = blocks_of(request.range);
-        let end = first + count as u64;
         // blocks removed by a record in flight read as holes only once it is complete (I10)
         let counts = counts_for_gathering(store, owner, target, request.range.length);
-        let mut plan = Plan { parts: SmallVec::new(), after: store.last_record, counts, leaves: SmallVec::new() };
         // blocks to be gathered are about to get another address
         let gathers = matches!(owner, Owner::Gather(_));
         let remembered = if gathers { None } else { self.cache_partition(store, target, request.range.length) };
-        let (mut hits, mut misses) = (0, 0);
-        let asks = !self.cache.is_empty() && !bypass_cache;
-        let looks_ahead = self.ahead.has_blocks() && !bypass_cache && self.cache_partition(store, target, 0).is_some();
-        let mut from_ahead: SmallVec<[FromAhead; 1]> = SmallVec::new();
-        let mut block = first;
-        while block < end {
-            let stop = ((block / FANOUT as u64 + 1) * FANOUT as u64).min(end);
-            match store.core.nodes.leaf(&root, block, &mut store.core.nodes_touched) {
-                Err(miss) => return self.load_node(store, miss, Some(id)),
-                Ok(None) => plan.zero((stop - block) as usize * 4096),
-                Ok(Some(leaf)) => {
-                    plan.leaves.extend(counts.map(|_| (BlockNo(block - block % FANOUT as u64), leaf)));
-                    for at in block..stop {
-                        let node = &store.core.nodes.get(leaf).node;
-                        let slot = (at % FANOUT as u64) as usize;
-                        let (addr, crc) = (node.entries[slot], node.crcs[slot]);
-                        if !addr.is_some() {
-                            plan.zero(4096);
-                            continue;
-                        }
-                        // the bytes are in an open batch: seal it, to find them in flight
-                        if let Some(stream) = store.open_batch_of(addr) {
-                            store.seal(stream);
-                        }
-                        let Some((segment, unit)) = store.core.space.locate(addr) else {
-                            return self.fail_op(store, id, DiskError::Io);
-                        };
-                        if let Some((piece, lsn)) = store.log.find_bytes(segment, unit, addr.units()) {
-                            plan.after = plan.after.max(if store.is_gathered(addr) { Lsn(0) } else { lsn });
-                            let piece = match addr.coding() {
-                                Coding::Raw => piece,
-                                coding => match self.unpack(store, piece.bytes(), coding) {
-                                    Some(piece) => piece,
-                                    None => return self.fail_op(store, id, DiskError::Io),
-                                },
-                            };
-                            plan.parts.push(Planned::Ready(piece));
-                        } else if let Some(piece) = self.find_in_memory(store, remembered, addr) {
-                            hits += 1;
-                            plan.parts.push(Planned::Ready(piece));
-                        } else if let Some((key, found)) = if looks_ahead { self.find_ahead(store, target, at, addr) } else { None } {
-                            misses += 1;
-                            match found {
-                                Ahead::Reading(batch) => return self.ahead.wait(batch, id),
-                                Ahead::Read(piece) => {
-                                    plan.ready(&piece);
-                                    from_ahead.push(FromAhead { block: at, key, addr, segment, piece });
-                                }
-                            }
-                        } else if let Some(cache_slot) = if asks { self.cache.find(addr) } else { None } {
-                            misses += 1;
-                            plan.copy(cache_slot, addr, crc);
-                        } else {
-                            misses += 1;
-                            let wanted = remembered.is_some() || (!gathers && self.may_copy(store, segment));
-                            plan.stored(segment, unit, addr, crc, wanted);
-                        }
-                    }
-                }
-            }
-            block = stop;
+        let mut reading = Reading {
+            target,
+            plan: Plan { parts: SmallVec::new(), after: store.last_record, counts, leaves: SmallVec::new() },
+            gathers,
+            remembered,
+            asks: !self.cache.is_empty() && !bypass_cache,
+            looks_ahead: self.ahead.has_blocks() && !bypass_cache && self.cache_partition(store, target, 0).is_some(),
+            hits: 0,
+            misses: 0,
+            from_ahead: SmallVec::new(),
+            chunks: SmallVec::new(),
+            lacks_chunks: false,
+        };
+        let may_wait = store.closing.is_none() || store.tuning.plants(Planted::BaseCloseWaits);
+        match self.plan_blocks(store, &mut reading, &root, first..first + count as u64, None) {
+            Ok(()) if reading.lacks_chunks && !may_wait => return self.fail_op(store, id, DiskError::Shutdown),
+            Ok(()) if reading.lacks_chunks => return self.fetches.wait(id, reading.chunks),
+            Ok(()) => {}
+            Err(Stop::Node(miss)) => return self.load_node(store, miss, Some(id)),
+            Err(Stop::Ahead(batch)) => return self.ahead.wait(batch, id),
+            Err(Stop::Failed) => return self.fail_op(store, id, DiskError::Io),
         }
+        self.fetches.leave(id);
+        let Reading { plan, hits, misses, from_ahead, .. } = reading;
         if let Some(volume) = remembered {
             self.read_cache.count(volume, hits, misses);
         }
@@ -420,85 +383,6 @@ fn part_of(parts: &mut SmallVec<[Part; 1]>, read: Joined) -> PartRead {
         }
     };
     (part, segment, page, pages)
-}
-
-/// A block of a read that was read ahead: its number, key and address, the segment that has it, and
-/// its content.
-struct FromAhead {
-    block: u64,
-    key: u64,
-    addr: Addr,
-    segment: SegmentId,
-    piece: BufSlice,
-}
-
-/// The parts of a read, before anything is started.
-struct Plan {
-    parts: SmallVec<[Planned; 1]>,
-    after: Lsn,
-    /// The volume whose leaves count the device reads, and these leaves: first block and handle.
-    counts: Option<VolumeId>,
-    leaves: SmallVec<[(BlockNo, u32); 1]>,
-}
-
-enum Planned {
-    Zero(usize),
-    Ready(BufSlice),
-    Blocks { segment: SegmentId, page: u32, crcs: SmallVec<[u32; 1]>, addrs: SmallVec<[Addr; 1]> },
-    Packed { segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool },
-    Cached { cache_slot: CacheSlot, blocks: SmallVec<[(Addr, u32); 1]> },
-}
-
-impl Plan {
-    fn zero(&mut self, bytes: usize) {
-        match self.parts.last_mut() {
-            Some(Planned::Zero(n)) => *n += bytes,
-            _ => self.parts.push(Planned::Zero(bytes)),
-        }
-    }
-
-    /// Adds a block in memory; neighbours in one buffer become one piece.
-    fn ready(&mut self, piece: &BufSlice) {
-        if let Some(Planned::Ready(last)) = self.parts.last_mut()
-            && last.append_next(piece)
-        {
-            return;
-        }
-        self.parts.push(Planned::Ready(piece.clone()));
-    }
-
-    /// Adds a block that is read from the pool's devices, as it is stored; `wanted` when a cache
-    /// may want it.
-    fn stored(&mut self, segment: SegmentId, unit: u32, addr: Addr, crc: u32, wanted: bool) {
-        if addr.coding() == Coding::Raw && unit.is_multiple_of(8) {
-            self.block(segment, unit / 8, crc, Some(addr).filter(|_| wanted));
-        } else {
-            self.parts.push(Planned::Packed { segment, unit, addr, crc, wanted });
-        }
-    }
-
-    /// Adds a block at a page; neighbours become one device read. `addr` is its address when a
-    /// cache may want it.
-    fn block(&mut self, segment: SegmentId, page: u32, crc: u32, addr: Option<Addr>) {
-        match self.parts.last_mut() {
-            Some(Planned::Blocks { segment: s, page: p, crcs, addrs }) if *s == segment && *p + crcs.len() as u32 == page => {
-                crcs.push(crc);
-                addrs.extend(addr);
-            }
-            _ => {
-                let (crcs, addrs) = (SmallVec::from_elem(crc, 1), addr.into_iter().collect());
-                self.parts.push(Planned::Blocks { segment, page, crcs, addrs });
-            }
-        }
-    }
-
-    /// Adds a block in the cache; plain neighbours become one device read.
-    fn copy(&mut self, cache_slot: CacheSlot, addr: Addr, crc: u32) {
-        match self.parts.last_mut() {
-            Some(Planned::Cached { cache_slot: first, blocks }) if follows(*first, blocks, cache_slot, addr) => blocks.push((addr, crc)),
-            _ => self.parts.push(Planned::Cached { cache_slot, blocks: SmallVec::from_elem((addr, crc), 1) }),
-        }
-    }
 }
 
 /// Returns the bytes of a finished read: its parts, cut to the requested range.

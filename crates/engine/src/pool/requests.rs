@@ -7,6 +7,7 @@ use millpond_format::{BlockNo, Lsn, VolumeId};
 use rustc_hash::FxHashMap;
 
 use super::codec::CodecQueue;
+use super::fetch::Fetches;
 use super::full::FullDevices;
 use super::op::Op;
 use super::reclaimer::Reclaimer;
@@ -63,6 +64,7 @@ pub(crate) struct Requests {
     pub(super) gather_reads: Vec<(u64, Result<IoSlices, DiskError>)>,
     pub(super) full_devices: FullDevices,
     pub(crate) codec: CodecQueue,
+    pub(crate) fetches: Fetches,
     /// Volumes whose end is being discarded after a shrink, and the operation that does it.
     pub(crate) trimming: BTreeMap<VolumeId, u32>,
     /// Volumes for which that discard failed, and why: they may not grow, or the old data beyond
@@ -106,6 +108,7 @@ impl Requests {
             gather_reads: Vec::new(),
             full_devices: FullDevices::new(now),
             codec: CodecQueue::new(store.tuning.codec_at_once),
+            fetches: Fetches::default(),
             trimming: BTreeMap::new(),
             untrimmed: BTreeMap::new(),
             parked_commands: Vec::new(),

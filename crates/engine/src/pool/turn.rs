@@ -286,7 +286,7 @@ impl Pool {
             self.close_when_quiet();
         }
         self.store.bound_memory();
-        busy | !self.requests.ready.is_empty() | self.requests.waits_for_space() | self.store.io.has_idle()
+        busy | !self.requests.ready.is_empty() | self.requests.fills_are_due() | self.requests.waits_for_space() | self.store.io.has_idle()
     }
 
     /// Retries waiting writes when there is room, and fails them with ENOSPC when no more can come:

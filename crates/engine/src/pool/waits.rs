@@ -43,7 +43,7 @@ impl Requests {
             match op.owner {
                 Owner::Guest(_) => return true,
                 Owner::Parent(parent) => id = parent,
-                Owner::Command(_) | Owner::Gather(_) | Owner::Ahead(_) | Owner::Nobody => return false,
+                Owner::Command(_) | Owner::Gather(_) | Owner::Ahead(_) | Owner::Fill(..) | Owner::Nobody => return false,
             }
         }
         false

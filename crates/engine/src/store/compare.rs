@@ -8,7 +8,7 @@ use millpond_format::{Addr, Class, SegmentId, SnapshotId, TreeRoot};
 use super::Store;
 use crate::space::AllocClass;
 use crate::tree::{Miss, capacity, node_index, slot_in};
-use crate::{Absent, CommandError, DiffExtent, ExtentPlace, PoolState, Reply, SegmentPlace, Target};
+use crate::{Absent, CommandError, DiffExtent, ExtentPlace, Planted, PoolState, Reply, SegmentPlace, Target};
 
 /// A comparison in progress.
 #[derive(Debug)]
@@ -95,6 +95,16 @@ impl Comparison {
     }
 }
 
+/// Returns the difference of blocks with these entries. Blocks that read as a base count as data: what
+/// is zero in the base is not known before it was fetched.
+fn change_of(was: Addr, is: Addr) -> Change {
+    match was.identity() != is.identity() {
+        false => Change::Same,
+        true if is.is_hole() => Change::Gone,
+        true => Change::Data,
+    }
+}
+
 /// Adds a block; blocks must be added in order.
 fn add_block(ranges: &mut Vec<ByteRange>, block: u64) {
     let offset = block * 4096;
@@ -169,6 +179,26 @@ impl Store {
         found.into_iter().map(place).collect()
     }
 
+    /// Returns an entry as comparisons see it.
+    fn compared(&self, addr: Addr) -> Addr {
+        if addr.base().is_some() && self.tuning.plants(Planted::BaseCompareHides) { Addr::HOLE } else { addr }
+    }
+
+    /// Returns how far a side is the same that has no node from `block` on: to `end`, or to the end of
+    /// a base. Beyond the end of a base the side is a hole.
+    fn end_of_flat(&self, side: &mut Side, block: u64, end: u64) -> u64 {
+        side.addr = self.compared(side.addr);
+        let blocks = side.addr.base().map(|base| self.core.catalog.base_blocks(base));
+        match blocks {
+            Some(blocks) if block < blocks => end.min(blocks),
+            Some(_) => {
+                side.addr = Addr::HOLE;
+                end
+            }
+            None => end,
+        }
+    }
+
     /// Compares the largest aligned subtree at `block` that is equal in both, or the leaves there.
     /// Returns the next block.
     pub(crate) fn compare(&mut self, older: TreeRoot, newer: TreeRoot, block: u64, end: u64, found: &mut Found) -> Result<u64, Miss> {
@@ -183,18 +213,23 @@ impl Store {
             found.add(block, end, Change::Same);
             return Ok(end);
         }
+        let mut end = end;
         for level in (0..older.height.max(newer.height)).rev() {
             let span = capacity(level + 1);
+            for side in &mut sides {
+                end = self.end_of_flat(side, block, end);
+            }
             let stop = ((block / span + 1) * span).min(end);
             let [old, new] = sides;
-            let same_level = old.height == new.height || old.addr.is_hole() || new.addr.is_hole();
-            if same_level && old.addr.identity() == new.addr.identity() {
-                found.add(block, stop, Change::Same);
+            let flat = [old, new].map(|side| !side.addr.is_some());
+            let same_level = old.height == new.height || flat.contains(&true);
+            if flat == [true; 2] || (same_level && old.addr.identity() == new.addr.identity()) {
+                found.add(block, stop, change_of(old.addr, new.addr));
                 return Ok(stop);
             }
             let mut leaves = [None, None];
             for (side, leaf) in sides.iter_mut().zip(&mut leaves) {
-                if side.height <= level || side.addr.is_hole() {
+                if side.height <= level || !side.addr.is_some() {
                     continue;
                 }
                 let Some(at) = self.core.nodes.find(side.addr) else {
@@ -206,9 +241,11 @@ impl Store {
                 *side = Side { addr: node.entries[slot], crc: node.crcs[slot], height: level };
             }
             if level == 0 {
+                let flat = [old, new].map(|side| if side.addr.is_some() { Addr::HOLE } else { side.addr });
                 for at in block..stop {
-                    let entry = |leaf: Option<u32>| leaf.map_or(Addr::HOLE, |leaf| self.core.nodes.get(leaf).node.entries[slot_in(at, 0)]);
-                    let [was, is] = leaves.map(entry);
+                    let entry =
+                        |side: usize| leaves[side].map_or(flat[side], |leaf| self.core.nodes.get(leaf).node.entries[slot_in(at, 0)]);
+                    let [was, is] = [entry(0), entry(1)].map(|addr| self.compared(addr));
                     match found {
                         Found::Places(places) => {
                             self.count_place(is, places);
@@ -222,12 +259,7 @@ impl Store {
                         }
                         Found::Extents(_) | Found::Runs { .. } => {}
                     }
-                    let change = match was.identity() != is.identity() {
-                        false => Change::Same,
-                        true if is.is_some() => Change::Data,
-                        true => Change::Gone,
-                    };
-                    found.add(at, at + 1, change);
+                    found.add(at, at + 1, change_of(was, is));
                 }
                 return Ok(stop);
             }

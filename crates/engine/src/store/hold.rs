@@ -125,6 +125,6 @@ impl Store {
         if self.is_held(snapshot) {
             return Err(CommandError::Busy(Busy::Held { snapshot: snapshot.name.clone() }));
         }
-        Ok(())
+        if self.core.catalog.bases.contains_key(&snapshot.volume) { Err(CommandError::Busy(Busy::Base)) } else { Ok(()) }
     }
 }

@@ -51,6 +51,12 @@ impl Store {
         self.core.catalog.volumes.get(&volume).map(|_| ()).ok_or(CommandError::NotFound(Absent::Volume))
     }
 
+    /// Checks that a volume exists and is no base.
+    pub(crate) fn changeable(&self, volume: VolumeId) -> Result<(), CommandError> {
+        self.known_volume(volume)?;
+        if self.core.catalog.bases.contains_key(&volume) { Err(CommandError::Busy(Busy::Base)) } else { Ok(()) }
+    }
+
     pub(crate) fn known_snapshot(&self, snapshot: SnapshotId) -> Result<&crate::core::Snapshot, CommandError> {
         self.core.catalog.listed(snapshot).ok_or(CommandError::NotFound(Absent::Snapshot))
     }
@@ -83,6 +89,7 @@ impl Store {
         self.known_volume(volume)?;
         let catalog = &self.core.catalog;
         let promotion = catalog.promotion(volume).ok_or(CommandError::Invalid(Invalid::NotAClone))?;
+        self.changeable(promotion.from)?;
         let moved = promotion.snapshots.iter().filter_map(|id| catalog.snapshots.get(id));
         let taken: Vec<&str> =
             moved.map(|s| s.name.as_str()).filter(|name| catalog.snapshot_named(volume, name).is_some()).take(NAMES_SHOWN + 1).collect();

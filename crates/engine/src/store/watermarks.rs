@@ -390,7 +390,8 @@ impl Store {
         debug_assert_eq!(snapshots, catalog.snapshots.count_changed_bytes(), "INV-CKPT-5: records of snapshots are counted as they change");
         let volumes = catalog.volumes.len() * 96 + catalog.names();
         debug_assert_eq!(catalog.names(), catalog.volumes.values().map(|v| v.name.len()).sum::<usize>(), "INV-CKPT-5: so are volumes");
-        let options = catalog.options().len() * 160 + JOBS_BYTES;
+        let bases: usize = catalog.bases.values().map(|base| base.source.len() + 16).sum();
+        let options = catalog.options().len() * 160 + JOBS_BYTES + bases;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let retained = self.core.space.segments.retained_count() * 16;
         let estimate = &mut self.checkpoint.estimate;

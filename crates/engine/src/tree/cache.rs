@@ -1,7 +1,7 @@
 //! Map nodes in memory: found by address, evicted when clean and unused, written by checkpoints
 //! when dirty.
 
-use millpond_format::{Addr, FANOUT, Node, TreeRoot};
+use millpond_format::{Addr, FANOUT, Node, TreeRoot, VolumeId};
 use rustc_hash::FxHashMap;
 
 /// A node that must be read before the caller can continue.
@@ -11,6 +11,26 @@ pub(crate) struct Miss {
     pub(crate) crc: u32,
     pub(crate) level: u8,
     pub(crate) index: u64,
+}
+
+/// The end of the path from a root to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    /// The block reads as zeroes.
+    Hole,
+    /// The block reads as that of a base.
+    Base(VolumeId),
+    /// A leaf maps the block.
+    Leaf(u32),
+}
+
+/// A part of a map that is no hole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Region {
+    /// A leaf.
+    Leaf(u32),
+    /// All blocks that a node of this level would map read as those of a base.
+    Base { base: VolumeId, level: u8 },
 }
 
 /// Number of blocks that a tree of `height` levels maps.
@@ -211,15 +231,27 @@ impl NodeCache {
     /// Returns the leaf that maps `block`, `Ok(None)` if there is none. Adds the visited nodes to
     /// `touched`.
     pub(crate) fn leaf(&mut self, root: &TreeRoot, block: u64, touched: &mut u64) -> Result<Option<u32>, Miss> {
+        match self.look_up(root, block, touched)? {
+            Mapped::Leaf(at) => Ok(Some(at)),
+            Mapped::Hole | Mapped::Base(_) => Ok(None),
+        }
+    }
+
+    /// Returns the leaf that maps `block`, or the reason why there is none. Adds the visited nodes to
+    /// `touched`.
+    pub(crate) fn look_up(&mut self, root: &TreeRoot, block: u64, touched: &mut u64) -> Result<Mapped, Miss> {
         if block >= capacity(root.height) {
-            return Ok(None);
+            return Ok(Mapped::Hole);
         }
         let (mut addr, mut crc) = (root.addr, root.crc);
         let mut level = root.height;
         while level > 0 {
             level -= 1;
+            if let Some(base) = addr.base() {
+                return Ok(Mapped::Base(base));
+            }
             if addr.is_hole() {
-                return Ok(None);
+                return Ok(Mapped::Hole);
             }
             let Some(at) = self.find(addr) else {
                 return Err(Miss { addr: addr.settled(), crc, level, index: node_index(block, level) });
@@ -227,12 +259,12 @@ impl NodeCache {
             *touched += 1;
             self.touch(at);
             if level == 0 {
-                return Ok(Some(at));
+                return Ok(Mapped::Leaf(at));
             }
             let (slot, node) = (slot_in(block, level), &self.get(at).node);
             (addr, crc) = (node.entries[slot], node.crcs[slot]);
         }
-        Ok(None)
+        Ok(Mapped::Hole)
     }
 
     /// Returns the leaf that maps `block` if all nodes above it and the leaf are in memory. Does
@@ -248,15 +280,18 @@ impl NodeCache {
         Some(at)
     }
 
-    /// Returns the first block at or after `block` whose leaf exists, and the leaf; `None` when
-    /// there is none.
-    pub(crate) fn next_leaf(&mut self, root: &TreeRoot, block: u64) -> Result<Option<(u64, u32)>, Miss> {
+    /// Returns the first block at or after `block` that is not in a hole of the map above the leaves,
+    /// and what maps it; `None` when there is none.
+    pub(crate) fn next_mapped(&mut self, root: &TreeRoot, block: u64) -> Result<Option<(u64, Region)>, Miss> {
         let mut at_block = block;
         'again: while at_block < capacity(root.height) {
             let (mut addr, mut crc) = (root.addr, root.crc);
             let mut level = root.height;
             while level > 0 {
                 level -= 1;
+                if let Some(base) = addr.base() {
+                    return Ok(Some((at_block, Region::Base { base, level })));
+                }
                 if addr.is_hole() {
                     // skip the blocks that this missing node of `level` would map
                     let Some(next) = (node_index(at_block, level) + 1).checked_mul(capacity(level + 1)) else { return Ok(None) };
@@ -268,7 +303,7 @@ impl NodeCache {
                 };
                 self.touch(at);
                 if level == 0 {
-                    return Ok(Some((at_block, at)));
+                    return Ok(Some((at_block, Region::Leaf(at))));
                 }
                 let (slot, node) = (slot_in(at_block, level), &self.get(at).node);
                 (addr, crc) = (node.entries[slot], node.crcs[slot]);

@@ -7,7 +7,7 @@ use millpond_engine::{
     Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolState, Reply, Target, Tuning,
 };
 use millpond_format::testing::{Kind, put_checksum_right};
-use millpond_format::{AREA_BYTES, DeviceNote, FEATURES, Feature, FeatureKind, FeatureSet, Label, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, BASES, DeviceNote, FEATURES, Feature, FeatureKind, FeatureSet, Label, SECTOR_BYTES};
 
 use crate::golden::{golden, relabel, second_area};
 use crate::harness::Harness;
@@ -59,8 +59,9 @@ pub fn upgraded(media: &[Vec<u8>], features: &'static [Feature]) -> Harness {
 }
 
 #[test]
-fn an_upgrade_of_this_program_changes_nothing() {
+fn a_second_upgrade_changes_nothing() {
     let mut harness = Harness::import(vec![golden("clean")]).unwrap();
+    assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::of([&BASES]))));
     let before = harness.engine.labels_in_force();
     assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::default())));
     assert_eq!((harness.engine.labels_in_force(), in_force(&harness)), (before, FeatureSet::default()));

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 mod answers;
+mod bases;
 mod bytes;
 mod cache;
 mod census;

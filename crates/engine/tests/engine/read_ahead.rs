@@ -12,7 +12,13 @@ const SIZE: u64 = 4 << 20;
 const SECOND_LEAF: u64 = 512 * 4096;
 
 fn tuning(read_ahead: u64) -> Tuning {
-    Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: ReadCacheSize::shared(32 << 20), read_ahead, ..Tuning::default() }
+    Tuning {
+        map_memory: 8 << 20,
+        checkpoint_log_bytes: 2 << 20,
+        read_cache: ReadCacheSize::shared(32 << 20),
+        read_ahead,
+        ..Tuning::default()
+    }
 }
 
 /// A pool of large segments with a volume that was written in order.

@@ -15,7 +15,8 @@ fn write_all(harness: &mut Harness, volume: VolumeId, round: u8) {
 }
 
 fn pool(read_cache: u64) -> Harness {
-    let tuning = Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: ReadCacheSize::shared(read_cache), ..Tuning::default() };
+    let tuning =
+        Tuning { map_memory: 8 << 20, checkpoint_log_bytes: 2 << 20, read_cache: ReadCacheSize::shared(read_cache), ..Tuning::default() };
     Harness::with(&[64], Layout::Linear, tuning)
 }
 

@@ -65,7 +65,7 @@ impl Auditor<'_, '_> {
     ) {
         let mut todo = vec![(root.addr, root.crc, root.height, 0u64)];
         while let Some((addr, crc, height, first)) = todo.pop() {
-            if addr.is_hole() || height == 0 {
+            if !addr.is_some() || height == 0 {
                 continue;
             }
             let level = height - 1;

@@ -11,7 +11,7 @@ use millpond_format::{
 use super::*;
 use crate::core::StoredDeadlist;
 use crate::space::{NODE_GRAIN, Pieces, SegmentLayout, Space};
-use crate::tree::NodeCache;
+use crate::tree::{Mapped, NodeCache};
 use millpond_testing::Random;
 
 const LINEAGE: LineageId = LineageId(1);
@@ -22,6 +22,8 @@ const CHUNK_UNITS: u32 = 520;
 
 /// Address and checksum of each mapped block.
 type Content = BTreeMap<u64, (Addr, u32)>;
+/// The blocks that read as the base: true, by block.
+type FromBase = Vec<bool>;
 /// Slots of chunks.
 type SlotSet = BTreeSet<(ChunkId, u32)>;
 
@@ -35,8 +37,9 @@ struct Version {
 struct Twin {
     core: Core,
     head: Content,
+    from_base: FromBase,
     /// Snapshots, the oldest first.
-    snapshots: Vec<(SnapshotId, Content)>,
+    snapshots: Vec<(SnapshotId, Content, FromBase)>,
     next_snapshot: u64,
     /// Nodes by address, as checkpoints wrote them.
     stored: BTreeMap<u64, Node>,
@@ -49,7 +52,10 @@ struct Twin {
     random: Random,
 }
 
-fn core() -> Core {
+/// Blocks of the base: not whole leaves.
+const BASE_BLOCKS: u64 = 520 * 512 + 7;
+
+fn core(is_base: bool) -> Core {
     let member = Member { device: DeviceId(1), extents: 8, state: MemberState::Present, replacement: None, leaving: false, down_since: 0 };
     let (extent_bytes, chunk_units) = (1 << 20, CHUNK_UNITS);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: vec![member], groups: Vec::new() };
@@ -59,7 +65,7 @@ fn core() -> Core {
     let volume = VolumeRecord {
         id: VolumeId(1),
         name: "disk".to_owned(),
-        size: 1 << 50,
+        size: if is_base { BASE_BLOCKS * 4096 } else { 1 << 50 },
         sector: 1,
         cache: 0,
         compression: 0,
@@ -67,17 +73,26 @@ fn core() -> Core {
         lineage: LINEAGE,
         created: 0,
     };
-    core.apply_record(&Record::CreateVolume { volume });
+    core.apply_record(&match is_base {
+        false => Record::CreateVolume { volume },
+        true => {
+            let (source, name) = (String::new(), "s0".to_owned());
+            Record::CreateBase { volume, unit: 4096, source, snapshot: SnapshotId(0), name }
+        }
+    });
     core
 }
 
 impl Twin {
-    fn new(seed: u64) -> Twin {
+    fn new(seed: u64, is_base: bool) -> Twin {
         let random = Random::new(seed);
+        let from_base = if is_base { vec![true; BASE_BLOCKS as usize] } else { Vec::new() };
+        let snapshots = is_base.then(|| (SnapshotId(0), Content::new(), from_base.clone())).into_iter().collect();
         Twin {
-            core: core(),
+            core: core(is_base),
             head: Content::new(),
-            snapshots: Vec::new(),
+            from_base,
+            snapshots,
             next_snapshot: 1,
             stored: BTreeMap::new(),
             unwritten: Vec::new(),
@@ -142,6 +157,7 @@ impl Twin {
         let crc = self.crc;
         self.with(|core| core.set_block(LINEAGE, BlockNo(block), addr, crc));
         self.head.insert(block, (addr, crc));
+        self.hide_base(block, block + 1);
     }
 
     /// Maps blocks in one to three leaves.
@@ -158,6 +174,13 @@ impl Twin {
             let addr = Addr::new(chunk, slot + at, BLOCK_UNITS, Coding::Raw);
             self.head.insert(block + u64::from(at), (addr, crc));
         }
+        self.hide_base(block, block + u64::from(count));
+    }
+
+    /// Notes that blocks do not read as the base any more.
+    fn hide_base(&mut self, start: u64, end: u64) {
+        let most = self.from_base.len() as u64;
+        self.from_base[start.min(most) as usize..end.min(most) as usize].fill(false);
     }
 
     fn clear(&mut self) {
@@ -172,6 +195,7 @@ impl Twin {
         if self.random.once_in(2) {
             self.with(|core| core.clear(LINEAGE, start, end));
             self.head.retain(|block, _| *block < start || *block >= end);
+            self.hide_base(start, end);
             return;
         }
         // in steps, each of which is planned
@@ -182,6 +206,7 @@ impl Twin {
             assert!(to > at && to <= end && passed.len() <= leaves, "{at} to {to} of {end}: {} leaves", passed.len());
             assert_eq!(self.core.clear(LINEAGE, at, to), Ok(()), "a planned step needs no other node");
             self.head.retain(|block, _| *block < at || *block >= to);
+            self.hide_base(at, to);
             at = to;
         }
     }
@@ -194,7 +219,7 @@ impl Twin {
         self.next_snapshot += 1;
         let targets = vec![(VolumeId(1), id, format!("s{id}"))];
         self.core.apply_record(&Record::Snapshot { targets, created: 0, description: String::new(), expires: None });
-        self.snapshots.push((id, self.head.clone()));
+        self.snapshots.push((id, self.head.clone(), self.from_base.clone()));
     }
 
     fn destroy(&mut self) {
@@ -202,7 +227,7 @@ impl Twin {
             return;
         }
         let at = self.random.below(self.snapshots.len() as u64) as usize;
-        let (id, _) = self.snapshots.remove(at);
+        let (id, ..) = self.snapshots.remove(at);
         self.core.apply_record(&Record::DestroySnapshots { snapshots: vec![id] });
         self.core.pieces.cut_some(usize::MAX);
         self.core.catalog.count_frees();
@@ -258,26 +283,39 @@ impl Twin {
         assert_eq!(head.mapped, self.head.len() as u64);
         let known = self.random.pick(self.head.keys()).copied();
         for block in [Some(self.block()), known, known.map(|block| block + 1)].into_iter().flatten() {
-            let leaf = self.with(|core| core.head_leaf(LINEAGE, block));
+            let found = self.with(|core| core.nodes.look_up(&head.root, block, &mut 0));
+            let leaf = if let Mapped::Leaf(leaf) = found { Some(leaf) } else { None };
             assert_eq!(self.core.nodes.peek(&head.root, block), leaf);
             let entry = leaf.map(|leaf| &self.core.nodes.get(leaf).node).map(|node| {
                 let slot = slot_in(block, 0);
                 (node.entries[slot], node.crcs[slot])
             });
+            let reads_as = entry.map_or(matches!(found, Mapped::Base(_)), |(addr, _)| addr.base().is_some());
+            let from_base = |block: u64| self.from_base.get(block as usize).copied().unwrap_or(false);
+            assert_eq!(reads_as && block < BASE_BLOCKS, from_base(block), "block {block} of the base");
             let entry = entry.filter(|(addr, _)| addr.is_some());
             assert_eq!(entry, self.head.get(&block).copied(), "block {block}");
-            let next = self.with(|core| core.nodes.next_leaf(&head.root, block));
+            if !self.from_base.is_empty() {
+                continue;
+            }
+            let next = self.with(|core| core.nodes.next_mapped(&head.root, block));
             let first = self.head.range(block / 512 * 512..).next().map(|(first, _)| block.max(first / 512 * 512));
             assert_eq!(next.map(|(first, _)| first), first, "the first leaf from block {block} on");
         }
     }
 
     /// Walks a map and compares it. Returns its slots.
-    fn walk(&self, root: TreeRoot, content: &Content) -> Version {
+    fn walk(&self, root: TreeRoot, content: &Content, from_base: &FromBase) -> Version {
         let mut version = Version::default();
         let mut found = Content::new();
-        let mut todo = vec![(root.addr, root.height, 0)];
+        let mut based = vec![false; from_base.len()];
+        let mut todo = vec![(root.addr, root.height, 0u64)];
         while let Some((addr, height, index)) = todo.pop() {
+            if addr.base().is_some() {
+                let (first, most) = (index * capacity(height), based.len() as u64);
+                assert!(first < most, "an entry reads as the base beyond its end");
+                based[first as usize..most.min(first + capacity(height)) as usize].fill(true);
+            }
             let Some(level) = height.checked_sub(1).filter(|_| addr.is_some()) else { continue };
             let here = self.core.nodes.find(addr).map(|at| self.core.nodes.get(at));
             let stored = self.stored.get(&addr.identity());
@@ -286,16 +324,17 @@ impl Twin {
                 assert!(stored == Some(node), "a clean node differs from the stored one");
             }
             assert_eq!((node.level, node.index), (level, index), "{addr:?}");
-            assert!(node.entries.iter().any(|entry| entry.is_some()), "{addr:?} is empty");
+            assert!(node.entries.iter().any(|entry| !entry.is_hole()), "{addr:?} is empty");
             assert!(version.nodes.insert((addr.chunk(), addr.slot())), "{addr:?} is there twice");
             for (at, (entry, crc)) in (0..).zip(node.entries.iter().zip(node.crcs.iter())) {
-                if level > 0 {
+                if level > 0 || entry.base().is_some() {
                     todo.push((*entry, level, index * 512 + at));
                 } else if entry.is_some() {
                     found.insert(index * 512 + at, (*entry, *crc));
                 }
             }
         }
+        assert!(based == *from_base, "other blocks read as the base");
         assert!(found == *content, "a map of {} blocks has {} others", content.len(), found.len());
         for (addr, _) in content.values() {
             let slots = if addr.coding() == Coding::Raw { 1 } else { addr.units() };
@@ -327,16 +366,16 @@ impl Twin {
         let catalog = &self.core.catalog;
         let line = &catalog.lineages[&LINEAGE];
         let (mut before, mut data, mut nodes) = (Version::default(), SlotSet::new(), SlotSet::new());
-        assert!(line.snapshots.iter().eq(self.snapshots.iter().map(|(id, _)| id)));
-        for (id, content) in &self.snapshots {
+        assert!(line.snapshots.iter().eq(self.snapshots.iter().map(|(id, ..)| id)));
+        for (id, content, from_base) in &self.snapshots {
             let snapshot = catalog.snapshots.get(id).expect("it was taken");
-            let version = self.walk(snapshot.root, content);
+            let version = self.walk(snapshot.root, content, from_base);
             self.compare_list(&snapshot.deadlist, &before, &version);
             data.extend(&version.data);
             nodes.extend(&version.nodes);
             before = version;
         }
-        let head = self.walk(self.core.head(LINEAGE).root, &self.head);
+        let head = self.walk(self.core.head(LINEAGE).root, &self.head, &self.from_base);
         self.compare_list(&line.deadlist, &before, &head);
         data.extend(&head.data);
         nodes.extend(&head.nodes);
@@ -353,11 +392,12 @@ impl Twin {
 }
 
 /// Compares a volume with a plain map while blocks are written and cleared, snapshots come and go,
-/// checkpoints run, and few nodes fit into memory.
+/// checkpoints run, and few nodes fit into memory. The map of a base reads as the base itself where it
+/// was neither written nor cleared.
 #[test]
 fn a_map_is_a_plain_map() {
-    for seed in 0..3 {
-        let mut twin = Twin::new(seed);
+    for (seed, is_base) in [(0, false), (1, false), (2, false), (3, true), (4, true), (5, true)] {
+        let mut twin = Twin::new(seed, is_base);
         for step in 0..1500 {
             twin.step();
             twin.compare();
@@ -368,6 +408,7 @@ fn a_map_is_a_plain_map() {
         assert!(twin.stored.len() > 4 * NODES, "{} nodes were written", twin.stored.len());
         twin.with(|core| core.clear(LINEAGE, 0, u64::MAX));
         twin.head.clear();
+        twin.from_base.fill(false);
         while !twin.snapshots.is_empty() {
             twin.destroy();
         }

@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use millpond_format::{
-    Checkpoint, LineageId, LineageRecord, LogTail, Lsn, NODE_UNITS, ObjectRef, Root, SnapshotRecord, TreeRoot, VolumeRecord, WalkRecord,
+    BaseRecord, Checkpoint, LineageId, LineageRecord, LogTail, Lsn, NODE_UNITS, ObjectRef, Root, SnapshotRecord, TreeRoot, VolumeRecord,
+    WalkRecord,
 };
 
 use super::Stage;
@@ -215,6 +216,9 @@ fn seal_catalog(store: &mut Store, catalog: &mut Catalog, flushes: VecDeque<Meta
         bound: walk.bound,
         cursor: walk.cursor,
     });
+    let forgets = store.tuning.plants(Planted::BaseForgotten);
+    let bases = catalog.bases.iter().filter(|_| !forgets);
+    let bases = bases.map(|(volume, base)| BaseRecord { volume: *volume, unit: base.unit, source: base.source.clone() }).collect();
     let checkpoint = Checkpoint {
         name: store.config.name.clone(),
         lsn: store.log.next.0 - 1,
@@ -237,6 +241,7 @@ fn seal_catalog(store: &mut Store, catalog: &mut Catalog, flushes: VecDeque<Meta
         jobs: catalog.jobs.clone(),
         wipe: catalog.wipe,
         reordered: u8::from(catalog.is_reordered()),
+        bases,
     };
     let settling = Settling::default();
     let pieces = store.core.pieces.seal();

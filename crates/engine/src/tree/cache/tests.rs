@@ -243,7 +243,9 @@ impl Tree {
             0 => Ok(None),
             _ => self.first_leaf(height - 1, 0, block),
         };
-        let found = self.cache.next_leaf(&root, block).map(|found| found.map(|(first, at)| (first, leaf_of(&self.cache, at))));
+        let found = self.cache.next_mapped(&root, block);
+        let leaf = |region| if let Region::Leaf(at) = region { leaf_of(&self.cache, at) } else { panic!("{region:?}") };
+        let found = found.map(|found| found.map(|(first, region)| (first, leaf(region))));
         assert_eq!(found, first.map(|first| first.map(|block| (block, block / 512))), "from block {block} of {height} levels on");
     }
 }
