@@ -1,5 +1,6 @@
 //! Derives the configuration of one world from its seed: devices, pool, guests, crashes and faults.
 
+mod bases;
 mod buffered;
 mod cached;
 mod clones;
@@ -19,6 +20,7 @@ use crate::disk::{Erased, Profile};
 use crate::fault::{Fault, FaultKind};
 use crate::machine::Latency;
 use crate::rng::{Rng, mix as hash};
+pub use bases::{Bases, MOST_BYTES, base};
 pub use cached::Cached;
 pub use full::Full;
 pub use long::Long;
@@ -78,6 +80,8 @@ pub struct Options {
     pub buffered: bool,
     /// Makes and promotes many clones in every world.
     pub clones: bool,
+    /// Makes bases and clones of them in every world.
+    pub bases: bool,
     /// The caller's clock, in nanoseconds of its thread, to time turns. It does not influence the
     /// world.
     pub clock: Option<fn() -> u64>,
@@ -98,6 +102,9 @@ impl Options {
         self.strict |= bug == Planted::LoosenUnderWay;
         self.buffered |= bug == Planted::TrustPageCache;
         self.clones |= bug == Planted::PromoteKeepsDeadlists;
+        self.bases |= matches!(bug, Planted::BaseReadsZero | Planted::BaseClearNotLogged | Planted::BaseClearWhole);
+        self.bases |= matches!(bug, Planted::BaseFetchByOrder | Planted::BaseCompareHides | Planted::BaseForgotten);
+        self.bases |= matches!(bug, Planted::BaseCloseWaits | Planted::BaseEntryAsHole);
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
@@ -173,6 +180,8 @@ pub struct Mix {
     pub blocks: u64,
     /// Most commands concern clones.
     pub clones: bool,
+    /// Bases are made, and most requests and commands concern their clones.
+    pub bases: bool,
 }
 
 /// Configuration of one world.
@@ -186,6 +195,8 @@ pub struct Config {
     pub mirrored: Option<Mirrored>,
     /// Cache devices and their fault rate.
     pub cached: Option<Cached>,
+    /// Bases and their store, in worlds with bases.
+    pub bases: Option<Bases>,
     /// Usable bytes, or 0 if they are the sum of all devices.
     pub usable: u64,
     /// Bytes of a segment on one device (extent size).
@@ -264,6 +275,7 @@ impl Config {
             layout,
             mirrored: None,
             cached: None,
+            bases: None,
             usable: 0,
             extent,
             tuning: tuning(options, rng),
@@ -330,6 +342,10 @@ impl Config {
         }
         if options.clones {
             self.branch(&mut rng.fork(16));
+            return false;
+        }
+        if options.bases {
+            self.publish(&mut rng.fork(17));
             return false;
         }
         if options.buffered {
@@ -522,5 +538,6 @@ fn mix(rng: &mut Rng) -> Mix {
         sequential: rng.between(0, 40),
         blocks: *rng.pick(&[1, 4, 16]),
         clones: false,
+        bases: false,
     }
 }

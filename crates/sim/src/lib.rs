@@ -7,6 +7,7 @@
 //! trace, byte for byte.
 #![forbid(unsafe_code)]
 
+mod base;
 mod bucket;
 mod bytes;
 mod config;

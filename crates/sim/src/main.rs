@@ -109,11 +109,14 @@ struct Args {
     /// Many clones that are promoted, in every world
     #[arg(long, conflicts_with_all = ["mirrors", "parity", "caches", "spares", "removals", "work", "long_tables", "full", "rescue", "restarts"])]
     clones: bool,
+    /// Bases, whose blocks are fetched when they are read, and clones of them, in every world
+    #[arg(long, conflicts_with_all = ["mirrors", "parity", "caches", "spares", "removals", "work", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones"])]
+    bases: bool,
     /// Devices behind a page cache, whose flushes fail, in every world
-    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones"])]
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases"])]
     buffered: bool,
     /// Two hosts fight for the terms of a bucket, in every world
-    #[arg(long, conflicts_with_all = ["fault", "no_faults", "roomy", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "buffered", "turn_limit", "compare", "record", "soak"])]
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "roomy", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases", "buffered", "turn_limit", "compare", "record", "soak"])]
     buckets: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
@@ -135,7 +138,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 43] = [
+const PLANTED: [(&str, Planted); 51] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -179,6 +182,14 @@ const PLANTED: [(&str, Planted); 43] = [
     ("gather-stale", Planted::GatherStale),
     ("codec-in-order", Planted::CodecInOrder),
     ("read-ahead-stale", Planted::ReadAheadStale),
+    ("base-reads-zero", Planted::BaseReadsZero),
+    ("base-clear-not-logged", Planted::BaseClearNotLogged),
+    ("base-clear-whole", Planted::BaseClearWhole),
+    ("base-fetch-by-order", Planted::BaseFetchByOrder),
+    ("base-compare-hides", Planted::BaseCompareHides),
+    ("base-forgotten", Planted::BaseForgotten),
+    ("base-close-waits", Planted::BaseCloseWaits),
+    ("base-entry-as-hole", Planted::BaseEntryAsHole),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -230,6 +241,7 @@ impl Args {
             strict: self.strict,
             buffered: self.buffered,
             clones: self.clones,
+            bases: self.bases,
             clock: self.turn_limit.map(|_| thread_time as fn() -> u64),
             ..Options::default()
         }
@@ -260,6 +272,7 @@ impl Args {
             ("--strict", self.strict),
             ("--buffered", self.buffered),
             ("--clones", self.clones),
+            ("--bases", self.bases),
             ("--laps", self.laps),
             ("--bytes", self.bytes),
             ("--no-faults", self.no_faults),
@@ -417,6 +430,12 @@ impl Batch {
             stats.checkpoints, stats.cleaned, stats.coded
         );
         println!("  {} KiB read ahead, {} KiB of them used", stats.read_ahead >> 10, stats.read_ahead_used >> 10);
+        if stats.fetches > 0 {
+            println!(
+                "  {} chunks fetched, {} of them again, {} refused, {} answers too late",
+                stats.fetches, stats.fetched_again, stats.refused_fetches, stats.late_fetches
+            );
+        }
         println!(
             "  {} devices lost, {} replaced or added, {} by spares, {} trials without copies, {} wiped, {} blocks from caches",
             stats.losses, stats.changes, stats.spares, stats.trials, stats.wipes, stats.cached

@@ -14,8 +14,11 @@
 //! - An answered command has happened and is durable. An unanswered one has happened wholly or not
 //!   at all, and the outcome that an import lists is final.
 //! - In a full pool, reads, flushes, discards, deletes and rollbacks work (I9).
+//! - A block that a base or a clone of it never wrote has the content of the publication. A request
+//!   that needs it fails only if the store refused its chunk meanwhile, or the pool is being closed.
 
 mod ancestry;
+mod bases;
 mod catalog;
 mod crash;
 mod diff;
@@ -31,11 +34,13 @@ use std::fmt;
 use millpond_block::{CacheMode, SectorProfile};
 use millpond_engine::{Compression, SnapshotId, VolumeId};
 
+use crate::base::Publication;
 pub use crate::grid::BLOCK;
 use crate::grid::Grid;
 use crate::system::Target;
 use crate::trace::Moment;
 use ancestry::Ancestry;
+use bases::Bases;
 pub use catalog::{Issued, Listing};
 pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
@@ -74,6 +79,10 @@ pub struct Volume {
     pub origin: Option<SnapshotId>,
     /// The newest snapshot before its head.
     base: Option<SnapshotId>,
+    /// The publication that its blocks are fetched from, if it is a base.
+    publication: Option<Publication>,
+    /// The base that its never written blocks are those of.
+    through: Option<VolumeId>,
     grid: Grid,
     cells: Vec<Cell>,
     /// Everything that took effect before this moment survives a power cut.
@@ -108,6 +117,8 @@ pub struct Snapshot {
     /// Tags of its other holds.
     pub tags: BTreeSet<String>,
     pub sector: SectorProfile,
+    /// The base that its never written blocks are those of.
+    through: Option<VolumeId>,
     grid: Grid,
     cells: Vec<Frozen>,
     cut: usize,
@@ -153,6 +164,7 @@ pub struct Oracle {
     targets: BTreeSet<SnapshotId>,
     hidden: BTreeMap<SnapshotId, Snapshot>,
     ancestry: Ancestry,
+    bases: Bases,
     flights: BTreeMap<u64, Flight>,
     questions: Questions,
     commands: BTreeMap<u64, Issued>,

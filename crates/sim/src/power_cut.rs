@@ -41,6 +41,9 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
             volume.size = volume.size.min(512 << 10);
         }
     }
+    if let Some(bases) = &mut config.bases {
+        (bases.count, bases.clones, bases.blocks) = (1, 1, bases.blocks.min(64));
+    }
     let world = World::with_config(config, rng, &options).with_shard(seed, &options);
     if options.bytes { world.with_files(Files::new(seed)) } else { world }
 }

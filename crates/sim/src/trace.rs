@@ -58,6 +58,10 @@ pub enum Event {
     IoDone(u64, &'static str),
     /// The engine gets a turn: time in milliseconds.
     Turn(u64),
+    /// A chunk of a base is to be fetched: id, base, chunk.
+    Fetch(u64, u64, u64),
+    /// A fetch is answered: id, outcome.
+    Fetched(u64, &'static str),
     /// A remark about the world: crash, import, phase.
     Note(String),
 }
@@ -76,6 +80,8 @@ impl Event {
             Event::Io(id, device, kind, offset, length, hash) => (5, [kind, ""], [*id, *device as u64, *offset, *length, *hash], ""),
             Event::IoDone(id, outcome) => (6, [outcome, ""], [*id, 0, 0, 0, 0], ""),
             Event::Turn(now) => (7, ["", ""], [*now, 0, 0, 0, 0], ""),
+            Event::Fetch(id, base, chunk) => (8, ["", ""], [*id, *base, *chunk, 0, 0], ""),
+            Event::Fetched(id, outcome) => (9, [outcome, ""], [*id, 0, 0, 0, 0], ""),
             Event::Note(_) => return,
         };
         digest.write_u64(kind);
@@ -100,6 +106,8 @@ impl fmt::Display for Event {
             }
             Event::IoDone(id, outcome) => write!(f, "       io {id} {outcome}"),
             Event::Turn(now) => write!(f, "     turn at {now} ms"),
+            Event::Fetch(id, base, chunk) => write!(f, "       fetch {id} of chunk {chunk} of vol{base}"),
+            Event::Fetched(id, outcome) => write!(f, "       fetch {id} {outcome}"),
             Event::Note(text) => write!(f, "-- {text}"),
         }
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_block::{ByteRange, CacheMode, Op, Query, Request, SectorProfile, Since};
 use millpond_engine::{CatalogCommand, Command, Compression, SnapshotId, VolumeId};
 
-use crate::config::Mix;
+use crate::config::{Mix, base};
 use crate::oracle::{BLOCK, Oracle, Snapshot, Volume};
 use crate::rng::Rng;
 use crate::system::Target;
@@ -117,9 +117,11 @@ impl Workload {
         let target = Target::Head(volume.id);
         let kind = match self.phase {
             Phase::Mixed => self.rng.weighted(&self.mix.requests),
-            Phase::Filling(_) => return Some(self.fill(volume)),
+            Phase::Filling(_) if !volume.is_base() => return Some(self.fill(volume)),
+            Phase::Filling(_) => 0,
             Phase::Relieving(_) => self.rng.weighted(&[20, 10, 50, 0, 10, 0, 0]),
         };
+        let kind = if self.spares(volume) { 0 } else { kind };
         let fua = self.rng.percent(self.mix.fua);
         let range = self.range(volume);
         let ask = |op, range, fua| Ask { request: Request { op, range, fua }, ..Ask::new(target, op, range) };
@@ -192,7 +194,7 @@ impl Workload {
         let ask = |target, op, offset, length| Ask::new(target, op, ByteRange { offset, length });
         let snapshots: Vec<&Snapshot> = oracle.snapshots().filter(|s| !taken.contains(&Target::Snapshot(s.id))).collect();
         match self.rng.below(4) {
-            _ if volume.read_only => ask(target, Op::Read, volume.size(), BLOCK),
+            _ if volume.read_only || volume.is_base() => ask(target, Op::Read, volume.size(), BLOCK),
             0 => ask(target, op, volume.size() - BLOCK, 2 * BLOCK),
             1 => ask(target, op, u64::MAX - BLOCK + 1, BLOCK),
             2 if sector > 512 => ask(target, op, 512, sector),
@@ -217,9 +219,12 @@ impl Workload {
         }
         let volume = *self.rng.pick(&free);
         let snapshot = (!snapshots.is_empty()).then(|| snapshots[self.rng.index(snapshots.len())]);
+        let spared = (self.spares(volume), snapshot.is_some_and(Snapshot::is_origin) && self.rng.percent(95));
         let many = oracle.snapshots().count() >= MAX_SNAPSHOTS;
         let weights = match self.phase {
             Phase::Relieving(_) => [0, 20, 0, 0, 2, 0, 0, 0, 3, 0, 2, 0],
+            _ if self.mix.bases && many => [0, 30, 12, 12, 4, 10, 3, 4, 5, 1, 2, 6],
+            _ if self.mix.bases => [22, 12, 10, 18, 4, 12, 3, 4, 5, 2, 2, 6],
             _ if self.mix.clones && many => [0, 30, 12, 12, 6, 0, 20, 4, 3, 0, 1, 2],
             _ if self.mix.clones => [25, 12, 10, 18, 5, 0, 20, 4, 3, 1, 1, 2],
             _ if many => [0, 30, 5, 5, 2, 2, 2, 6, 3, 2, 2, 4],
@@ -227,13 +232,16 @@ impl Workload {
         };
         let head = |command, volume: VolumeId, quiet| Some(Plan { command: Some(command), diff: None, volumes: vec![volume], quiet });
         match (self.rng.weighted(&weights), snapshot) {
-            (0, _) => Some(self.snapshot(&free)),
+            (4..=6, _) if spared.0 => None,
+            (1 | 2 | 10, Some(_)) if spared.1 => None,
+            (0, _) => self.snapshot(&free),
             (1, Some(s)) => Some(self.destroy_snapshots(s, &snapshots)),
             (2, Some(s)) if s.undecided().is_empty() && writable(oracle, s.volume) => {
                 let command = Command::Catalog(CatalogCommand::Rollback { snapshot: s.id, keep_as: self.name("kept") });
                 head(command, s.volume, vec![Target::Head(s.volume)])
             }
             (3, Some(s)) if s.undecided().is_empty() && self.room(oracle, s.size()) => {
+                let s = self.origin(s, &snapshots);
                 head(Command::Catalog(CatalogCommand::Clone { snapshot: s.id, name: self.name("clone") }), s.volume, vec![])
             }
             (4, _) if free.len() > 1 => destroy_volume(oracle, busy, volume.id),
@@ -245,7 +253,8 @@ impl Workload {
             }
             // No draw for clones, so that worlds without them stay unchanged.
             (6, _)
-                if (self.mix.clones || self.names.is_multiple_of(2)) && volume.origin.is_some_and(|id| oracle.snapshot(id).is_some()) =>
+                if (self.mix.clones || self.names.is_multiple_of(2))
+                    && volume.origin.and_then(|id| oracle.snapshot(id)).is_some_and(|s| !s.is_origin() || self.rng.percent(5)) =>
             {
                 promote(oracle, busy, volume.id)
             }
@@ -287,11 +296,14 @@ impl Workload {
 
     /// Plans a comparison of a snapshot with an older one of its volume, or with the empty disk.
     fn compare(&mut self, s: &Snapshot, snapshots: &[&Snapshot]) -> Option<Plan> {
-        let same = snapshots.iter().filter(|o| o.volume == s.volume && o.id <= s.id);
-        let decided: Vec<SnapshotId> = same.filter(|o| o.undecided().is_empty()).map(|o| o.id).collect();
-        let older = decided.iter().copied().filter(|id| *id < s.id).nth(self.rng.index(decided.len()));
-        let quiet = older.into_iter().chain([s.id]).map(Target::Snapshot).collect();
-        let plan = Plan { command: None, diff: Some((older, s.id)), volumes: vec![s.volume], quiet };
+        // Clones of a base are also compared with it, and with each other.
+        let across = self.mix.bases && self.rng.percent(50);
+        let same = snapshots.iter().filter(|o| (o.volume == s.volume || across) && o.id <= s.id);
+        let decided: Vec<&Snapshot> = same.copied().filter(|o| o.undecided().is_empty()).collect();
+        let older = decided.iter().filter(|o| o.id < s.id).nth(self.rng.index(decided.len()));
+        let quiet = older.into_iter().map(|o| o.id).chain([s.id]).map(Target::Snapshot).collect();
+        let volumes = older.into_iter().map(|o| o.volume).filter(|of| *of != s.volume).chain([s.volume]).collect();
+        let plan = Plan { command: None, diff: Some((older.map(|o| o.id), s.id)), volumes, quiet };
         s.undecided().is_empty().then_some(plan)
     }
 
@@ -300,7 +312,27 @@ impl Workload {
         total + more <= self.volume_limit && oracle.volumes().count() < MAX_VOLUMES
     }
 
+    /// Returns whether a base is spared something that it would refuse, or its end: in most cases.
+    fn spares(&mut self, volume: &Volume) -> bool {
+        volume.is_base() && self.rng.percent(95)
+    }
+
+    /// Returns the snapshot of a base instead of another one, sometimes.
+    fn origin<'a>(&mut self, s: &'a Snapshot, all: &[&'a Snapshot]) -> &'a Snapshot {
+        let origins: Vec<&Snapshot> = all.iter().copied().filter(|s| s.is_origin()).collect();
+        if origins.is_empty() || !self.rng.percent(50) {
+            return s;
+        }
+        let picked: &&Snapshot = self.rng.pick(&origins);
+        picked
+    }
+
     fn create(&mut self, like: &Volume) -> Plan {
+        if self.mix.bases && self.rng.percent(40) {
+            let name = self.name("base");
+            let command = Some(Command::Catalog(base(name, like.size() / BLOCK, &mut self.rng)));
+            return Plan { command, diff: None, volumes: vec![], quiet: vec![] };
+        }
         let command = Command::Catalog(CatalogCommand::CreateVolume {
             name: self.name("vol"),
             size: like.size(),
@@ -311,13 +343,16 @@ impl Workload {
         Plan { command: Some(command), diff: None, volumes: vec![], quiet: vec![] }
     }
 
-    fn snapshot(&mut self, free: &[&Volume]) -> Plan {
-        let mut volumes: Vec<VolumeId> = free.iter().map(|v| v.id).collect();
+    fn snapshot(&mut self, free: &[&Volume]) -> Option<Plan> {
+        let mut volumes: Vec<VolumeId> = free.iter().filter(|v| !self.spares(v)).map(|v| v.id).collect();
+        if volumes.is_empty() {
+            return None;
+        }
         self.rng.shuffle(&mut volumes);
         let count = if self.rng.percent(60) { 1 } else { self.rng.between(1, volumes.len() as u64) as usize };
         volumes.truncate(count);
         let targets = volumes.iter().map(|id| (*id, self.name("snap"))).collect();
-        Plan {
+        Some(Plan {
             command: Some(Command::Catalog(CatalogCommand::Snapshot {
                 targets,
                 description: String::new(),
@@ -327,13 +362,13 @@ impl Workload {
             diff: None,
             volumes,
             quiet: vec![],
-        }
+        })
     }
 
     fn destroy_snapshots(&mut self, one: &Snapshot, all: &[&Snapshot]) -> Plan {
         let mut chosen = vec![one];
         if self.rng.percent(40) {
-            chosen.extend(all.iter().filter(|s| s.id != one.id).take(self.rng.index(5)));
+            chosen.extend(all.iter().filter(|s| s.id != one.id && !s.is_origin()).take(self.rng.index(5)));
         }
         let snapshots: Vec<SnapshotId> = chosen.iter().map(|s| s.id).collect();
         let volumes: BTreeSet<VolumeId> = chosen.iter().map(|s| s.volume).collect();

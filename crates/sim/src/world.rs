@@ -2,10 +2,13 @@
 
 mod answers;
 mod audit;
+mod base_store;
+mod bases;
 mod caches;
 mod coders;
 mod create;
 mod fate;
+mod fetches;
 mod finale;
 mod full;
 mod hosts;
@@ -34,7 +37,7 @@ use std::collections::BTreeMap;
 use millpond_engine::{CommandError, Planted};
 
 use crate::bytes::Files;
-use crate::config::{Config, Kind, Options};
+use crate::config::{Config, Kind, MOST_BYTES, Options};
 use crate::disk::SimDevice;
 use crate::fault::{Armed, FaultKind};
 use crate::machine::Machine;
@@ -44,6 +47,7 @@ use crate::shard::Shard;
 use crate::system::System;
 use crate::trace::Trace;
 use crate::workload::{Plan, Workload};
+use base_store::BaseStore;
 use caches::Caches;
 use coders::Coders;
 use fate::DeviceFaults;
@@ -88,6 +92,8 @@ pub struct World<S: System> {
     /// The daemon's shard between guests, engine and devices, with `--gate`.
     shard: Option<Shard>,
     coders: Coders,
+    /// The store of bases, in worlds with bases.
+    store: Option<BaseStore>,
     /// The record of events.
     pub trace: Trace,
     /// Counters.
@@ -115,7 +121,8 @@ impl<S: System> World<S> {
         let mut rng = Rng::new(seed);
         let mut config = Config::new(&mut rng, options);
         let mirrored = config.transform(seed, options);
-        let query_rng = (seed % 8 < 2 || mirrored && mix(seed).is_multiple_of(4)).then(|| Rng::new(!seed));
+        let queries = seed % 8 < 2 || options.bases || (mirrored && mix(seed).is_multiple_of(4));
+        let query_rng = queries.then(|| Rng::new(!seed));
         // Not behind a page cache: another host has one of its own.
         let claims = S::CLAIMS && matches!(config.kind, Kind::Any) && !config.buffered;
         let hosts = claims.then(|| if options.gate { Some(Hosts::new(seed)) } else { Hosts::of(seed) }).flatten();
@@ -131,13 +138,15 @@ impl<S: System> World<S> {
         let mut machine = Machine::new(devices, config.latency, rng.fork(1));
         machine.planted = (config.tuning.planted == Some(Planted::TrustPageCache)).then_some(millpond_device::Planted::TrustPageCache);
         let limit = if config.tight { config.pool_bytes() * 2 } else { config.pool_bytes() * 6 / 10 };
-        let workload = Workload::new(config.mix.clone(), config.tight, limit.min(24 << 20), rng.fork(2));
+        let limit = if config.bases.is_some() { MOST_BYTES } else { limit.min(24 << 20) };
+        let workload = Workload::new(config.mix.clone(), config.tight, limit, rng.fork(2));
         let mut trace = Trace::default();
         trace.print = options.trace;
         let usual = matches!(config.kind, Kind::Any);
         let fate = config.mirrored.as_ref().filter(|_| usual).map(|mirrored| DeviceFaults::new(mirrored, rng.fork(3)));
         let coders = Coders::new(rng.clone().fork(5));
         let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
+        let store = config.bases.map(|bases| BaseStore::new(bases, rng.fork(6)));
         World {
             config,
             rng,
@@ -152,6 +161,7 @@ impl<S: System> World<S> {
             hosts: None,
             shard: None,
             coders,
+            store,
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -210,6 +220,7 @@ impl<S: System> World<S> {
         }
         self.machine.armed = Armed::new(fault);
         self.guests(era.requests)?;
+        self.live_without_store()?;
         let struck = self.machine.armed.kind();
         let rots = self.machine.armed.fault().is_some_and(|f| f.kind == FaultKind::Rot);
         if struck.is_some_and(FaultKind::needs_checkpoint) || rots {

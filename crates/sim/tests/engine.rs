@@ -117,6 +117,16 @@ fn worlds_of_clones() {
     clean(0..2, Mode::PowerCut, &clones);
 }
 
+/// Bases, whose blocks are fetched from a store that is late, away or lacks chunks, and clones of
+/// them.
+#[test]
+fn worlds_of_bases() {
+    let bases = Options { bases: true, ..Options::default() };
+    let stats = clean(0..24, Mode::World, &bases);
+    assert!(stats.fetches > 0 && stats.refused_fetches > 0 && stats.late_fetches > 0, "{stats:?}");
+    clean(0..2, Mode::PowerCut, &bases);
+}
+
 /// Devices behind a page cache, which still shows pages that a failed flush dropped.
 #[test]
 fn worlds_of_buffered_devices() {
@@ -197,6 +207,14 @@ fn planted_bugs_are_found() {
         Planted::GatherStale,
         Planted::CodecInOrder,
         Planted::ReadAheadStale,
+        Planted::BaseReadsZero,
+        Planted::BaseClearNotLogged,
+        Planted::BaseClearWhole,
+        Planted::BaseFetchByOrder,
+        Planted::BaseCompareHides,
+        Planted::BaseForgotten,
+        Planted::BaseCloseWaits,
+        Planted::BaseEntryAsHole,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

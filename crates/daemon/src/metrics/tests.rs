@@ -12,6 +12,7 @@ use millpond_engine::{Compression, LimitEffect, Limits, Rate, ReadCacheUse, Time
 use super::series::{Kind, Series, Subject};
 use super::*;
 use crate::events::EventCount;
+use crate::fetch::FetchCounts;
 
 #[test]
 fn plain_text_is_the_default_and_openmetrics_has_to_be_named() {
@@ -135,11 +136,12 @@ fn exposition() -> Exposition {
         snapshots: 3,
         origin: None,
         created: Time(0),
+        base: None,
     };
     let mut load = Load::default();
     (load.io.reads, load.times[0].counts[2], load.times[0].nanos) = (7, 7, 350_000);
     let volume = VolumeUse { info, load: Box::new(load), limits: LimitEffect { waiting: 1, waited: 2, waited_nanos: 500_000_000 } };
-    let pools = vec![PoolFacts { pool, load: Some(load), receives: 2 }];
+    let pools = vec![PoolFacts { pool, load: Some(load), receives: 2, fetches: FetchCounts { chunks: 9, bytes: 5 << 18, errors: 1 } }];
     let events = vec![EventCount { kind: "daemon.started".to_owned(), severity: "info".to_owned(), count: 1 }];
     let condition = serde_json::json!({
         "kind": "pool.space", "severity": "warning", "subject": "tank", "pool": "tank", "cause": "full", "since": "2027-01-01T00:00:00Z"

@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 
 use millpond_engine::{
-    CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, QueryCommand, Reply, SnapshotId, SnapshotInfo, VolumeId, VolumeInfo,
+    BASE_SNAPSHOT, CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, NewBase, QueryCommand, Reply, SnapshotId,
+    SnapshotInfo, VolumeId, VolumeInfo,
 };
 
 use super::history::{Cell, Cut, ZERO};
 use super::{BLOCK, Frozen, Oracle, Snapshot, Verdict, Volume, broken};
+use crate::base::Publication;
 use crate::trace::{Moment, NEVER};
 
 /// The listing of a system.
@@ -76,7 +78,10 @@ impl Oracle {
             Command::Devices(_) | Command::Job(_) | Command::Query(_) => return Due::Either,
         };
         match command {
-            CatalogCommand::CreateVolume { name, size, .. } => refused(taken(name) || *size == 0 || size % BLOCK != 0),
+            _ if self.bases_forbid(command) => Due::Refusal,
+            CatalogCommand::CreateVolume { name, size, .. } | CatalogCommand::CreateBase { name, size, .. } => {
+                refused(taken(name) || *size == 0 || size % BLOCK != 0)
+            }
             CatalogCommand::RenameVolume { volume, name } => refused(!self.volumes.contains_key(volume) || taken(name)),
             CatalogCommand::ResizeVolume { volume, size } => refused(!self.volumes.contains_key(volume) || *size == 0 || size % BLOCK != 0),
             CatalogCommand::SetProperties { volume, .. } | CatalogCommand::SetSector { volume, .. } => {
@@ -126,12 +131,13 @@ impl Oracle {
         }
     }
 
-    /// Returns whether a volume is a clone whose promotion would move no snapshot to a name already
-    /// in use.
+    /// Returns whether a volume is a clone, not of a base, whose promotion would move no snapshot to a
+    /// name already in use.
     pub fn may_promote(&self, volume: VolumeId) -> bool {
         let taken = |name: &String| self.snapshots.values().any(|s| s.volume == volume && s.name == *name);
         let clash = self.promotion(volume).iter().filter_map(|id| self.snapshots.get(id)).any(|s| taken(&s.name));
-        self.origin_volume(volume).is_some() && !clash
+        let origin = self.origin_volume(volume).is_some_and(|origin| self.publication(origin).is_none());
+        origin && !clash
     }
 
     fn destroys_under_way(&self) -> bool {
@@ -195,6 +201,10 @@ impl Oracle {
             (Command::Catalog(CatalogCommand::CreateVolume { name, .. } | CatalogCommand::Clone { name, .. }), Reply::Volume(id)) => {
                 listing.named(name).is_some_and(|v| v.id == *id)
             }
+            (Command::Catalog(CatalogCommand::CreateBase { name, .. }), reply) => {
+                let made = listing.named(name).and_then(|v| listing.snapshots.iter().find(|s| s.volume == v.id));
+                made.is_some_and(|s| *reply == Reply::Base(NewBase { volume: s.volume, snapshot: s.id }))
+            }
             (Command::Catalog(CatalogCommand::CreateVolume { .. } | CatalogCommand::Clone { .. } | CatalogCommand::Snapshot { .. }), _) => {
                 match (command, reply) {
                     (Command::Catalog(CatalogCommand::Snapshot { targets, .. }), Reply::Snapshots(ids)) => {
@@ -221,7 +231,9 @@ impl Oracle {
         }
         let Command::Catalog(command) = &issued.command else { return Ok(false) };
         Ok(match command {
-            CatalogCommand::CreateVolume { name, .. } | CatalogCommand::Clone { name, .. } => listing.named(name).is_some(),
+            CatalogCommand::CreateVolume { name, .. } | CatalogCommand::CreateBase { name, .. } | CatalogCommand::Clone { name, .. } => {
+                listing.named(name).is_some()
+            }
             CatalogCommand::DestroyVolume { volume } => listing.volume(*volume).is_none(),
             CatalogCommand::RenameVolume { volume, name } => listing.volume(*volume).is_some_and(|v| v.name == *name),
             CatalogCommand::ResizeVolume { volume, size } => {
@@ -283,6 +295,7 @@ impl Oracle {
                     return broken(format!("the new volume {name} is {made:?}, must be {asked:?}"));
                 }
             }
+            CatalogCommand::CreateBase { .. } => self.add_base(command, issued.at, until, listing)?,
             CatalogCommand::DestroyVolume { volume } => {
                 self.volumes.remove(volume);
                 self.snapshots.retain(|_, s| s.volume != *volume);
@@ -366,6 +379,8 @@ impl Oracle {
             read_only: info.read_only,
             origin,
             base: origin,
+            publication: None,
+            through: origin.and_then(|id| self.snapshots.get(&id)?.through),
             grid: self.grid,
             cells,
             floor: now,
@@ -378,6 +393,21 @@ impl Oracle {
 
     fn cells_of(&self, size: u64) -> usize {
         self.grid.cells(size / BLOCK * BLOCK) as usize
+    }
+
+    /// Adds a base and its snapshot, made at some instant between `at` and `until`.
+    fn add_base(&mut self, command: &CatalogCommand, at: Moment, until: Moment, listing: &Listing) -> Verdict {
+        let CatalogCommand::CreateBase { name, size, sector, compression, source } = command else { return Ok(()) };
+        let publication = Publication { info: source.clone(), size: *size };
+        self.add_volume(name, None, self.content(&publication), until, listing)?;
+        let Some(volume) = self.volumes.values_mut().find(|volume| volume.name == *name) else { return Ok(()) };
+        if (volume.sector, volume.compression) != (*sector, *compression) {
+            return broken(format!("the new base {name} has {:?} and {:?}: {command:?}", volume.sector, volume.compression));
+        }
+        let id = volume.id;
+        (volume.publication, volume.through) = (Some(publication), Some(id));
+        self.cuts.push(Cut::between(at, until));
+        self.freeze(id, BASE_SNAPSHOT, at, listing)
     }
 
     fn resize(&mut self, id: VolumeId, size: u64, at: Moment) {
@@ -416,10 +446,8 @@ impl Oracle {
         if let Some(crash) = &mut head.crash {
             crash.min = crash.min.max(at);
         }
-        let (sector, grid) = (head.sector, self.grid);
-        let snapshot =
-            Snapshot { id: info.id, volume, name: name.to_owned(), holds: 0, tags: BTreeSet::new(), sector, grid, cells, cut: cut_index };
-        let id = info.id;
+        let (id, name, sector, through, grid) = (info.id, name.to_owned(), head.sector, head.through, self.grid);
+        let snapshot = Snapshot { id, volume, name, holds: 0, tags: BTreeSet::new(), sector, through, grid, cells, cut: cut_index };
         self.snapshots.insert(id, snapshot);
         self.descend(volume, id);
         Ok(())
@@ -473,6 +501,7 @@ impl Oracle {
             if is != must {
                 return broken(format!("volume {} is listed as {is:?}, must be {must:?}", info.id));
             }
+            self.compare_base(volume, info)?;
         }
         let crossings = self.crossings();
         for info in &listing.snapshots {

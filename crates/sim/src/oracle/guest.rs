@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::history::{Cell, Cut, PieceId, Value, ZERO, sharpen};
 use super::{BLOCK, Frozen, Oracle, Verdict, Violation, broken};
+use crate::base::is_content;
 use crate::content::{Content, identify};
 use crate::system::{Target, target_name};
 use crate::trace::Moment;
@@ -13,7 +14,7 @@ use crate::trace::Moment;
 #[derive(Clone, Debug)]
 pub struct Flight {
     pub(super) target: Target,
-    request: Request,
+    pub(super) request: Request,
     pub(super) at: Moment,
     pieces: SmallVec<[PieceId; 2]>,
     expected: Option<DiskError>,
@@ -94,7 +95,7 @@ impl Oracle {
         }
         let read_only = match target {
             Target::Snapshot(_) => true,
-            Target::Head(id) => self.volumes.get(&id).is_some_and(|v| v.read_only),
+            Target::Head(id) => self.volumes.get(&id).is_some_and(|v| v.read_only || v.is_base()),
         };
         let sector = u64::from(sector.logical());
         if request.op.modifies() && read_only {
@@ -145,6 +146,7 @@ impl Oracle {
                 match error {
                     DiskError::NoSpace if growing || self.errors_allowed => Ok(()),
                     DiskError::Io | DiskError::Shutdown if self.errors_allowed => Ok(()),
+                    error if self.excuses(&flight, *error) => Ok(()),
                     _ => broken(format!("{} fails: {error}", what())),
                 }
             }
@@ -269,7 +271,11 @@ fn seen(bytes: &[u8], cell: u64, at: u64) -> Result<Value, Violation> {
 }
 
 fn show(value: Value) -> String {
-    if value == ZERO { "zeroes".to_owned() } else { format!("op {value}") }
+    match value {
+        ZERO => "zeroes".to_owned(),
+        value if is_content(value) => format!("content of a base ({value:x})"),
+        op => format!("op {op}"),
+    }
 }
 
 fn legal(cell: &Cell, cut: &Cut, pieces: &super::history::Pieces) -> String {

@@ -180,7 +180,7 @@ impl Memory {
                 let there = tag.as_ref().map_or(s.holds > 0, |tag| s.tags.contains(tag));
                 if there { Ok(()) } else { Err(CommandError::Invalid(Invalid::NoHold(None))) }
             }
-            CatalogCommand::SetOptions { .. } => Err(CommandError::Request(DiskError::NotSupported)),
+            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } => Err(CommandError::Request(DiskError::NotSupported)),
         }
     }
 
@@ -341,7 +341,7 @@ impl Memory {
                     None => s.holds = s.holds.saturating_sub(1),
                 }
             }
-            CatalogCommand::SetOptions { .. } => {}
+            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } => {}
         }
     }
 
@@ -379,6 +379,7 @@ impl Memory {
             unique_bytes: 0,
             snapshots: self.own(*id).count() as u64,
             origin: v.origin.and_then(origin),
+            base: None,
             created: Time(0),
         };
         self.volumes.iter().map(info).collect()

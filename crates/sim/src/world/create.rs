@@ -18,6 +18,7 @@ impl<S: System> World<S> {
             self.command(CatalogCommand::CreateVolume { name, size, sector, cache, compression }, vec![], vec![]);
             self.drain()?;
         }
+        self.create_bases()?;
         if self.oracle.volumes().next().is_none() { broken("an empty pool has no space for a volume") } else { Ok(()) }
     }
 

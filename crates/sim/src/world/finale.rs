@@ -17,6 +17,7 @@ pub(crate) const MOST_PROMOTIONS: u32 = 64;
 impl<S: System> World<S> {
     pub(super) fn finale(&mut self) -> Verdict {
         self.trace.note("finale");
+        self.heal_store(true);
         self.settle_down()?;
         let targets = self.oracle.targets();
         self.read_back(targets)?;

@@ -50,6 +50,7 @@ impl<S: System> World<S> {
     pub(super) fn damaged_end(&mut self, end: End) -> Verdict {
         self.stats.faults += 1;
         self.oracle.errors_allowed |= self.machine.armed.kind().is_some();
+        self.call_store_back()?;
         self.settle_down()?;
         let covered = self.state() == PoolState::Online && self.command_and_wait(Command::Checkpoint)?;
         if !covered {

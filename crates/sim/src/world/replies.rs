@@ -32,6 +32,7 @@ impl<S: System> World<S> {
         while let Some(work) = system.pop_codec_work() {
             self.coders.add(work);
         }
+        self.take_fetches(system)?;
         while let Some(completion) = system.pop_completion() {
             let tag = completion.tag.0;
             let at = self.trace.add(Event::Complete(tag, outcome(&completion.result.as_ref().map(|_| ()).map_err(|e| *e))));

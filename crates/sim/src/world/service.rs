@@ -4,6 +4,7 @@ use millpond_block::{ByteRange, Op};
 use millpond_engine::{Aim, Command, PoolState, Tuning};
 
 use super::World;
+use super::base_store::BaseStore;
 use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::shard::Shard;
 use crate::workload::Ask;
@@ -135,17 +136,23 @@ impl<S: System> World<S> {
             }
         }
         self.drain()?;
-        self.stats.detected += u64::from(self.stats.failed > failed);
+        // A store that refuses a chunk is no damage.
+        self.stats.detected += u64::from(self.stats.failed > failed && self.store.is_none());
         Ok(())
     }
 
     /// Closes the pool; returns false if the pool could not close.
     pub(super) fn close(&mut self) -> Result<bool, Violation> {
         self.shard.iter_mut().for_each(Shard::lift);
+        self.call_store_back()?;
         self.drain()?;
-        if !self.command_and_wait(Command::Close)? {
+        self.read_without_store();
+        let closed = self.command_and_wait(Command::Close)?;
+        self.store.iter_mut().for_each(BaseStore::come_back);
+        if !closed {
             return Ok(false);
         }
+        self.answer_after_close();
         if self.state() != PoolState::Closed {
             return broken(format!("after the answer to a close the pool is {:?}", self.state()));
         }

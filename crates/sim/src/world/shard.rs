@@ -6,6 +6,7 @@ use millpond_block::{BufSlice, DeviceError, DeviceSlot, Io, IoKind};
 use millpond_engine::{CatalogCommand, Command, Entry, PoolState, VolumeId, VolumeOptions};
 use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 
+use super::base_store::BaseStore;
 use super::{IDLE_STEP, World};
 use crate::config::Options;
 use crate::machine::Machine;
@@ -80,6 +81,7 @@ impl<S: System> World<S> {
     pub(super) fn start_system(&mut self, system: Option<S>) {
         self.system = system;
         self.coders.clear();
+        self.store.iter_mut().for_each(BaseStore::forget);
         self.leave_shard();
     }
 
@@ -180,16 +182,18 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Returns whether operations are in flight only on devices that hang, and nothing waits in the
-    /// shard.
+    /// Returns whether operations are in flight only on devices that hang, no fetch is, and nothing
+    /// waits in the shard.
     pub(super) fn is_idle(&self) -> bool {
-        self.machine.idle() && self.coders.is_idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
+        let stores = self.store.as_ref().is_none_or(BaseStore::is_idle);
+        stores && self.machine.idle() && self.coders.is_idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
     }
 
     /// Returns the time to wait while nothing happens, in microseconds: until a delayed operation
-    /// or request may leave, if there is one.
+    /// or request may leave, or the store answers, if there is one.
     pub(super) fn idle_step(&self) -> u64 {
-        let next = self.shard.as_ref().and_then(Shard::next);
+        let answer = self.store.as_ref().and_then(BaseStore::next);
+        let next = self.shard.as_ref().and_then(Shard::next).into_iter().chain(answer).min();
         next.map_or(IDLE_STEP, |next| (next.saturating_sub(self.machine.nanos()) / 1000 + 1).min(SLEEP))
     }
 }

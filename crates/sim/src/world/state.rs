@@ -67,6 +67,7 @@ impl<S: System> World<S> {
             hosts: self.hosts.as_ref().map(|hosts| hosts.fork(label)),
             shard: None,
             coders: Coders::new(Rng::new(label)),
+            store: self.store.as_ref().map(|store| store.fork(label)),
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,

@@ -47,6 +47,14 @@ pub struct Stats {
     pub diffs: u64,
     /// Map queries judged.
     pub queries: u64,
+    /// Chunks of bases that were fetched, or refused by the store.
+    pub fetches: u64,
+    /// The refused ones.
+    pub refused_fetches: u64,
+    /// Fetches of chunks that the same engine was given before.
+    pub fetched_again: u64,
+    /// Answers of the store that came twice, or after the end of the pool's service.
+    pub late_fetches: u64,
     /// Device faults: devices that failed, were away, hung or damaged data.
     pub losses: u64,
     /// Devices replaced, added and removed, and jobs requested.
@@ -111,6 +119,10 @@ impl Stats {
         self.given_back += other.given_back;
         self.diffs += other.diffs;
         self.queries += other.queries;
+        self.fetches += other.fetches;
+        self.refused_fetches += other.refused_fetches;
+        self.fetched_again += other.fetched_again;
+        self.late_fetches += other.late_fetches;
         self.losses += other.losses;
         self.changes += other.changes;
         self.spares += other.spares;

@@ -20,6 +20,7 @@ impl<S: System> World<S> {
         self.inject()?;
         self.befall_cache();
         self.befall_shard();
+        self.befall_store();
         if let Some(plan) = self.workload.plan(&self.oracle, &self.busy())
             && self.waiting.len() + self.running.len() < 4
         {
@@ -42,7 +43,7 @@ impl<S: System> World<S> {
                     self.drain()?;
                 }
             }
-        } else if self.shard.is_some() && self.machine.idle() {
+        } else if (self.shard.is_some() || (made == 0 && self.store.is_some())) && self.machine.idle() {
             self.machine.pass(self.idle_step());
         }
         Ok(made)

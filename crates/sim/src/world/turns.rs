@@ -107,12 +107,16 @@ impl<S: System> World<S> {
         true
     }
 
-    /// Ends one device operation, or one compression or decompression; returns false if there is
-    /// none.
+    /// Ends one device operation, one compression or decompression, or one fetch; returns false if
+    /// there is none.
     pub(crate) fn finish_one(&mut self) -> Result<bool, Violation> {
         if let (Some(system), Some(work)) = (&mut self.system, self.coders.finish_one(self.machine.idle())) {
             self.stats.coded += work.blocks() as u64;
             system.codec_done(work);
+            self.pump()?;
+            return Ok(true);
+        }
+        if self.answer_fetch() {
             self.pump()?;
             return Ok(true);
         }

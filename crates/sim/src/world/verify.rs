@@ -8,6 +8,9 @@ use crate::config::End;
 use crate::fault::Armed;
 use crate::oracle::{Verdict, broken};
 
+/// Times that heads are read after a power cut until all chunks of their bases must be good.
+const READS: u32 = 4;
+
 impl<S: System> World<S> {
     /// Imports with interruptions, compares the catalog and reads back.
     pub(crate) fn import_and_verify(&mut self) -> Verdict {
@@ -47,6 +50,7 @@ impl<S: System> World<S> {
         let unsettled = self.oracle.unsettled();
         if !unsettled.is_empty() {
             self.read_back(unsettled)?;
+            self.read_the_rest()?;
             if self.damaged {
                 return Ok(()); // what could not be read stays unknown
             }
@@ -87,5 +91,22 @@ impl<S: System> World<S> {
             targets.truncate(self.rng.index(4));
         }
         self.read_back(targets)
+    }
+
+    /// Reads heads again whose reads after a power cut failed, with good chunks in the end.
+    fn read_the_rest(&mut self) -> Verdict {
+        if self.store.is_none() {
+            return Ok(());
+        }
+        for time in 1..=READS {
+            let unread = self.oracle.unread();
+            if unread.is_empty() {
+                break;
+            }
+            self.heal_store(time == READS);
+            self.read_back(unread)?;
+        }
+        self.heal_store(false);
+        Ok(())
     }
 }

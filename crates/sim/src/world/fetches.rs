@@ -1,0 +1,67 @@
+//! Fetches of chunks of bases, between engine and store.
+
+use millpond_engine::FetchError;
+
+use super::World;
+use crate::System;
+use crate::oracle::{Verdict, broken};
+use crate::trace::Event;
+
+impl<S: System> World<S> {
+    /// Lets the store answer a fetch; returns whether it did.
+    pub(super) fn answer_fetch(&mut self) -> bool {
+        let surely = self.machine.idle();
+        let World { store: Some(store), system: Some(system), oracle, trace, machine, stats, .. } = self else { return false };
+        if let Some((fetch, result)) = store.stray(oracle.grid()) {
+            stats.late_fetches += 1;
+            trace.add(Event::Fetched(fetch.id, "too late"));
+            system.fetched(fetch, result);
+        }
+        let Some((fetch, result)) = store.answer(oracle.grid(), machine.nanos(), surely) else { return false };
+        let outcome = match &result {
+            Ok(Some(_)) => "data",
+            Ok(None) => "zeroes",
+            Err(FetchError::Missing) => "missing",
+            Err(FetchError::Damaged) => "damaged",
+        };
+        let at = trace.add(Event::Fetched(fetch.id, outcome));
+        if result.is_err() {
+            stats.refused_fetches += 1;
+            oracle.refuse_chunk(fetch.base, fetch.chunk, at);
+        }
+        stats.fetches += 1;
+        system.fetched(fetch, result);
+        true
+    }
+
+    /// Takes all fetches out of the engine.
+    pub(super) fn take_fetches(&mut self, system: &mut S) -> Verdict {
+        while let Some(fetch) = system.pop_fetch() {
+            self.trace.add(Event::Fetch(fetch.id, fetch.base.0.into(), fetch.chunk));
+            let Some(store) = &mut self.store else { return broken(format!("{fetch:?} although there is no base")) };
+            self.stats.fetched_again += u64::from(store.take(fetch, &self.oracle, self.machine.nanos())?);
+        }
+        Ok(())
+    }
+
+    /// Makes the store go away for a while, sometimes.
+    pub(super) fn befall_store(&mut self) {
+        let now = self.machine.nanos();
+        self.store.iter_mut().for_each(|store| store.befall(now));
+    }
+
+    /// Makes all chunks good, or lets them be missing or damaged again.
+    pub(super) fn heal_store(&mut self, good: bool) {
+        self.store.iter_mut().for_each(|store| store.heal(good));
+    }
+
+    /// Gives late answers to an engine whose pool is closed.
+    pub(super) fn answer_after_close(&mut self) {
+        let World { store: Some(store), system: Some(system), oracle, trace, .. } = self else { return };
+        store.forget();
+        while let Some((fetch, result)) = store.stray(oracle.grid()) {
+            trace.add(Event::Fetched(fetch.id, "after the close"));
+            system.fetched(fetch, result);
+        }
+    }
+}
