@@ -94,6 +94,19 @@ pub enum BackupError {
         /// Its name.
         name: String,
     },
+    /// Pools have clones that read it.
+    #[error("clones in {pools} read the {} '{name}' when they need it; for pools that are gone give --force", .of.one())]
+    Pinned {
+        /// Purpose of the target.
+        of: Purpose,
+        /// Its name.
+        name: String,
+        /// The pools.
+        pools: String,
+    },
+    /// Another target is in the place of the one that was opened.
+    #[error("another target is there now; is the right disk mounted?")]
+    OtherTarget,
     /// The volume is larger than the records of such a target can be.
     #[error("the volume is larger than {} TiB", .0.largest_volume() >> 40)]
     TooLarge(Purpose),

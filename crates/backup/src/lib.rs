@@ -12,9 +12,11 @@
 mod chunk;
 mod create;
 mod error;
+mod fetch;
 mod id;
 mod page;
 mod parallel;
+mod pin;
 mod prune;
 mod publication;
 mod purpose;
@@ -26,7 +28,9 @@ mod verify;
 
 pub use create::{Created, create};
 pub use error::{BackupError, StoreError};
+pub use fetch::{Fetched, Fetcher};
 pub use id::ChunkId;
+pub use pin::Pin;
 pub use prune::{Pruned, prune};
 pub use publication::{Unpublished, unpublish};
 pub use purpose::Purpose;

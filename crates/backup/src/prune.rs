@@ -32,8 +32,20 @@ pub struct Pruned {
 /// # Errors
 /// [`BackupError`]; nothing is deleted if a backup that stays cannot be read.
 pub fn prune(target: &Target, remove: &[SnapshotName], dry: bool, progress: &CopyProgress) -> Result<Pruned, BackupError> {
+    prune_if(target, remove, dry, progress, || Ok(()))
+}
+
+/// As [`prune`], unless `check` fails once no other command uses the target.
+pub(crate) fn prune_if(
+    target: &Target,
+    remove: &[SnapshotName],
+    dry: bool,
+    progress: &CopyProgress,
+    check: impl FnOnce() -> Result<(), BackupError>,
+) -> Result<Pruned, BackupError> {
     let store = target.store();
     let lock = store.lock(!dry, &progress.stop)?;
+    check()?;
     let gone: HashSet<String> = remove.iter().map(ToString::to_string).collect();
     let stay: Vec<SnapshotName> = target.names()?.into_iter().filter(|name| !gone.contains(&name.to_string())).collect();
     let named = named(target, &stay)?;

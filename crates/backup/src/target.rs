@@ -18,13 +18,16 @@ use crate::{BackupError, ChunkId, Lock, Purpose, Record, Store, StoreError, Veri
 /// Files and folders that say nothing about what a directory or prefix is.
 const OWN: [&str; 4] = ["incoming", "lock", "locks", "generation"];
 /// Most bytes of a record.
-const RECORD: u64 = 1 << 20;
+pub(crate) const RECORD: u64 = 1 << 20;
 /// Most bytes of a stored chunk beside those of its content.
 const FRAME: u64 = 4096;
 /// Folder of the chunks.
 pub(crate) const CHUNKS: &str = "chunks";
 /// Folder of notes of damaged chunks, each named as the chunk is.
 pub(crate) const DAMAGED: &str = "damaged";
+/// Format of the head of a target of publications that may have pins, which programs before 0.2.0 would
+/// not heed. Nothing else differs.
+const WITH_PINS: u32 = 2;
 /// Most ranges in the result of a verification.
 const MOST_RANGES: usize = 1000;
 
@@ -62,7 +65,8 @@ impl Target {
         match store.get(purpose.head(), RECORD) {
             Ok(text) => {
                 let head: TargetHead = record::decode(purpose, &text, purpose.head())?;
-                if head.format != FORMAT || head.chunk != purpose.chunk_bytes() {
+                let known = head.format == FORMAT || (head.format == WITH_PINS && purpose == Purpose::Publications);
+                if !known || head.chunk != purpose.chunk_bytes() {
                     return Err(BackupError::Newer(store.name()));
                 }
                 // the command that wrote it may have been killed before it was durable: it becomes so
@@ -113,6 +117,32 @@ impl Target {
     /// Where it keeps its files.
     pub fn store(&self) -> &dyn Store {
         &*self.store
+    }
+
+    /// Checks that the target is still where it was.
+    ///
+    /// # Errors
+    /// [`BackupError::Empty`], [`BackupError::OtherTarget`], the store's: try again later.
+    pub(crate) fn is_there(&self) -> Result<(), BackupError> {
+        let name = self.purpose.head();
+        match self.store.get(name, RECORD) {
+            Ok(text) => match record::decode::<TargetHead>(self.purpose, &text, name)? {
+                head if head.id == self.head.id => Ok(()),
+                _ => Err(BackupError::OtherTarget),
+            },
+            Err(StoreError::Missing(_)) => Err(BackupError::Empty(self.purpose)),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Raises the format of the head, durably, so that programs that do not know pins refuse the target.
+    pub(crate) fn raise(&self) -> Result<(), BackupError> {
+        if self.head.format < WITH_PINS {
+            let head = TargetHead { format: WITH_PINS, ..self.head.clone() };
+            self.store.put(self.purpose.head(), &record::encode(&head))?;
+            self.store.settle()?;
+        }
+        Ok(())
     }
 
     /// Keeps prunes away, until the lock and its copies are dropped.
@@ -317,10 +347,18 @@ impl Target {
         if id.is_zero() {
             return Ok(vec![0; self.purpose.chunk_len()]);
         }
-        let of = self.purpose;
-        match self.store.get(&id.path(), of.chunk_bytes() + FRAME) {
-            Ok(stored) => chunk::decode(of, id, &stored),
-            Err(StoreError::Missing(_)) => Err(BackupError::Damaged { of, name: id.path(), why: "it is missing".to_owned() }),
+        let missing = || BackupError::Damaged { of: self.purpose, name: id.path(), why: "it is missing".to_owned() };
+        self.find_chunk(id)?.ok_or_else(missing)
+    }
+
+    /// Reads a chunk that is not zero, and compares it with its name; `None` when it is missing.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`], the store's.
+    pub(crate) fn find_chunk(&self, id: ChunkId) -> Result<Option<Vec<u8>>, BackupError> {
+        match self.store.get(&id.path(), self.purpose.chunk_bytes() + FRAME) {
+            Ok(stored) => chunk::decode(self.purpose, id, &stored).map(Some),
+            Err(StoreError::Missing(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

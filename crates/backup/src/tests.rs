@@ -17,6 +17,7 @@ use crate::record::FORMAT;
 use crate::*;
 
 mod directory;
+mod fetches;
 mod format;
 mod meanwhile;
 mod memory;

@@ -2,17 +2,17 @@
 
 use super::*;
 
-fn memory() -> (Arc<Mutex<Shared>>, impl Fn() -> Box<dyn Store>) {
+pub fn memory() -> (Arc<Mutex<Shared>>, impl Fn() -> Box<dyn Store>) {
     let shared = Arc::new(Mutex::new(Shared::default()));
     let own = Arc::clone(&shared);
     (shared, move || Box::new(Memory::new(&own)) as Box<dyn Store>)
 }
 
-fn content(values: Vec<u8>) -> Content {
+pub fn content(values: Vec<u8>) -> Content {
     Content::of(Purpose::Publications, values)
 }
 
-fn publish(target: &Target, number: u64, values: Vec<u8>) -> Result<Record, BackupError> {
+pub fn publish(target: &Target, number: u64, values: Vec<u8>) -> Result<Record, BackupError> {
     let content = content(values);
     let size = content.size();
     create(target, &Served { content, older: None }, published(number, size, None), None, &CopyProgress::default())
