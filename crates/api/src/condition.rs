@@ -68,6 +68,7 @@ kinds! {
     PolicyNotSent = "policy.not-sent", Warning, PolicyNotSent, "snapshots of a policy not sent";
     GuestStuck = "guest.stuck", Error, GuestStuck, "guest may be frozen";
     ReceiveStalled = "receive.stalled", Warning, ConditionBegan, "incomplete receive without progress for a day";
+    PublicationAway = "publication.away", Error, ConditionBegan, "clones wait for a target of publications";
     ScrubErrors = "scrub.errors", Warning, ScrubEnded, "last scrub found errors";
     ScrubOverdue = "scrub.overdue", Warning, ConditionBegan, "no scrub for a long time";
     DeviceFailed = "device.failed", Error, DeviceFailed, "device failed";

@@ -31,6 +31,7 @@ pub mod path;
 mod plan;
 mod policy;
 mod pool;
+mod publication;
 mod replacement;
 #[cfg(feature = "testing")]
 pub mod sample;
@@ -65,6 +66,7 @@ pub use load::{DeviceLoad, PoolLoad, RequestLoad};
 pub use plan::{PolicyPlan, PoolPlan, VolumePlan};
 pub use policy::{CreatePolicy, Policy, PolicyRun, PolicySend, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy};
 pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
+pub use publication::{BaseSource, ClonePublication, ClonedPublication, FoundPublication};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{
     CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ExtentKind, FullCopy, FullCopyState, Hold, Rollback, RolledBack,

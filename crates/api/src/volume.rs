@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 use super::device::DeviceClass;
+use super::publication::BaseSource;
 use super::words::words;
 use super::{WipeMode, Wiping};
 
@@ -124,6 +125,10 @@ pub struct Volume {
     /// Time when the volume was created.
     #[schema(value_type = String, format = DateTime)]
     pub created: Timestamp,
+    /// The source of its blocks, if the volume is the base of clones of a publication: they are fetched
+    /// when they are read.
+    #[serde(default)]
+    pub base: Option<BaseSource>,
     /// The receive into the volume that is incomplete, in the answer about one volume; lists have
     /// null.
     #[serde(default)]

@@ -190,10 +190,12 @@ impl Daemon {
         });
         let stuck: Vec<Found> = stuck.collect();
         let stalled: Vec<Found> = pools.iter().flat_map(|pool| self.receives.stalled(pool, now)).collect();
+        let away: Vec<Found> = pools.iter().flat_map(|pool| self.fetching.conditions(pool)).collect();
         let state = self.conditions.state();
         let mut others: Vec<Found> = state.clock.condition().into_iter().collect();
         others.extend(stuck);
         others.extend(stalled);
+        others.extend(away);
         others.extend(state.reconnects.conditions());
         others.extend(state.wear.values().cloned());
         if let Some(why) = self.events.unsaved() {

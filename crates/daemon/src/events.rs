@@ -330,9 +330,10 @@ fn pool_of(kind: &EventKind, subject: &str) -> Option<String> {
         | PoolFaulted | PoolSilent | PoolHealthy | PoolSpace | PoolFull | PoolHasRoom | PoolDevicesAdded | PoolReplacing | PoolRemoving
         | PoolRemovalEnded | PoolRemovalWaits | PoolChanged | PoolUnreclaimed | PoolRebalancing | PoolWiping | PoolUpgraded
         | PoolScrubbing | DeviceLimited | HostNearlyFull | HostHasRoom | VolumeCreated | VolumeChanged | VolumeResized
-        | VolumeRolledBack | VolumePromoted | VolumeCopied | VolumeCopyFailed | SnapshotCreated | SnapshotExpired | SnapshotHeld
-        | SnapshotReleased | SnapshotReceived | SnapshotSent | Renamed | Destroyed | PolicyAttached | PolicyDetached | PolicyMissed
-        | PolicyResumed | PolicyNotSent | PolicySent | SnapshotPruned | GuestNotFrozen | GuestFreezes | GuestStuck | GuestThawed => subject,
+        | VolumeRolledBack | VolumePromoted | VolumeCopied | VolumeCopyFailed | VolumeUnreadable | SnapshotCreated | SnapshotExpired
+        | SnapshotHeld | SnapshotReleased | SnapshotReceived | SnapshotSent | Renamed | Destroyed | PolicyAttached | PolicyDetached
+        | PolicyMissed | PolicyResumed | PolicyNotSent | PolicySent | SnapshotPruned | GuestNotFrozen | GuestFreezes | GuestStuck
+        | GuestThawed => subject,
         DaemonStarted | DaemonStopped | AccessRefused | TokenCreated | TokenDestroyed | DeviceFailed | DeviceMissing | DeviceSilent
         | DeviceSlow | DeviceErrors | DeviceFull | DeviceReturned | DeviceRecovered | DeviceSpareUsed | DeviceReleased | JobBegan
         | JobStopped | JobEnded | ScrubEnded | StateUnsaved | PolicyCreated | PolicyChanged | PolicyDestroyed | ConditionBegan

@@ -48,7 +48,7 @@ fn next_try(why: &Busy) -> Option<&'static str> {
         Busy::DeviceMissing => Some("see 'pool status'"),
         Busy::Untrimmed(_) => Some("see 'pool status -v'"),
         Busy::LabelUnwritten(_) => Some("replace it with 'pool replace'"),
-        Busy::Opening | Busy::Closing | Busy::Relabeling | Busy::Replacing => None,
+        Busy::Opening | Busy::Closing | Busy::Relabeling | Busy::Replacing | Busy::Base => None,
         Busy::SnapshotNames { .. } | Busy::HasClones { .. } | Busy::Held { .. } => None,
     }
 }
@@ -58,6 +58,7 @@ fn next_try(why: &Busy) -> Option<&'static str> {
 fn better(why: &Invalid) -> Option<&'static str> {
     match why {
         Invalid::CacheLayout => Some("name its devices after 'cache'"),
+        Invalid::NoBases => Some("turn it on with 'pool upgrade'"),
         Invalid::SpareLayout => Some("name them after 'spare'"),
         _ => None,
     }

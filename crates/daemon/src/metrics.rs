@@ -155,7 +155,8 @@ impl Daemon {
         for (pool, used) in listed.into_iter().zip(used) {
             let (load, of_pool) = used.map_or((None, Vec::new()), |(load, volumes)| (Some(load), volumes));
             let receives = self.receives.of(&pool.id).len() as u64;
-            pools.push(PoolFacts { pool, load, receives });
+            let fetches = self.fetching.counts(&pool.name);
+            pools.push(PoolFacts { pool, load, receives, fetches });
             volumes.extend(of_pool);
         }
         self.scrapes.keep(pools.iter().map(|facts| facts.pool.id.as_str()));

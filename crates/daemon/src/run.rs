@@ -209,6 +209,7 @@ async fn serve(
     let caring = tokio::spawn(Arc::clone(daemon).care());
     let running = tokio::spawn(Arc::clone(daemon).keep_policies());
     let sending = tokio::spawn(Arc::clone(daemon).keep_sends());
+    let fetching = tokio::spawn(Arc::clone(daemon).keep_fetches());
     let pruning = tokio::spawn(Arc::clone(daemon).prune_policies());
     let sampling = tokio::spawn(Arc::clone(daemon).sample_rates());
     let remembering = {
@@ -226,7 +227,9 @@ async fn serve(
         failure = started => Err(failure),
         ended = &mut server => ended.map_err(io::Error::other).and_then(|served| served).map_err(fail),
     };
-    [expiring, renewing, caring, remembering, running, sending, sampling, pruning].iter().for_each(tokio::task::JoinHandle::abort);
+    [expiring, renewing, caring, remembering, running, sending, fetching, sampling, pruning]
+        .iter()
+        .for_each(tokio::task::JoinHandle::abort);
     daemon.stop();
     if !server.is_finished() && tokio::time::timeout(LAST_REQUESTS, &mut server).await.is_err() {
         tracing::warn!("requests on the control socket did not end in time");

@@ -23,6 +23,7 @@ use super::device_health::DevicesHealth;
 use super::errors::ErrorsUnsaved;
 use super::events::{EventBounds, EventLog};
 use super::exports::Unused;
+use super::fetch::Fetching;
 use super::freeze::Freezer;
 use super::helpers::Helpers;
 use super::hook::{Hook, HookQueue};
@@ -225,6 +226,8 @@ pub struct Daemon {
     pub(super) policies_changed: Notify,
     /// Wakes the sends of policies.
     pub(super) sends: SendWake,
+    /// Blocks that pools fetch from publications.
+    pub(super) fetching: Fetching,
     /// Number of commands since the start that changed something about snapshots that runs of
     /// policies know.
     pub(super) snapshot_changes: AtomicU64,
@@ -286,6 +289,7 @@ impl Daemon {
             policies: Mutex::new(Policies::of(state.policies)),
             policies_changed: Notify::new(),
             sends: SendWake::default(),
+            fetching: Fetching::default(),
             snapshot_changes: AtomicU64::new(0),
             events,
             access: Access::with(state.tokens),
@@ -413,11 +417,12 @@ impl Daemon {
     }
 
     /// Divides the read-cache memory evenly among the pools in service, and gives each the budget
-    /// for requests and the helper threads. Call it when their number has changed. Waits for no pool.
+    /// for requests, the helper threads, and the channel for what it fetches. Call it when their number has changed. Waits for no pool.
     pub(super) fn share_read_cache(&self) {
         let shards = self.shards();
         let each = self.options.read_cache / shards.len().max(1) as u64;
-        for (_, shard) in shards {
+        for (name, shard) in shards {
+            shard.pass_fetches_to(&name, self.fetching.channel());
             shard.set_read_cache(each);
             shard.set_budget(Arc::clone(&self.options.budget));
             shard.set_helpers(Arc::clone(&self.options.helpers));

@@ -11,6 +11,7 @@ mod connection;
 mod control;
 mod error;
 mod fall;
+mod fetches;
 mod handle;
 mod listen;
 mod load;
@@ -34,6 +35,7 @@ mod wall_clock;
 mod wire;
 
 pub use error::{ShardError, refused};
+pub use fetches::WantedChunk;
 pub use handle::{SILENCE, ShardHandle, Unseen};
 pub use listen::SocketAccess;
 pub use load::{FIRST_MICROS, LATENCY_CLASSES, Load, Timed, VolumeUse};

@@ -13,6 +13,7 @@ use millpond_block::{CacheMode, SectorProfile, UnknownCacheMode, UnknownSectorPr
 use millpond_engine::{CatalogCommand, Command, CommandError, Compression, Target, VolumeId, VolumeInfo, VolumeOptions};
 
 use super::attached::{self, Clients};
+use super::bases;
 use super::events::Happened;
 use super::options;
 use super::receiving;
@@ -335,7 +336,7 @@ impl Properties {
     }
 }
 
-fn sector_profile(sector: &VolumeSector) -> Result<SectorProfile, ApiError> {
+pub(super) fn sector_profile(sector: &VolumeSector) -> Result<SectorProfile, ApiError> {
     match sector {
         VolumeSector::S512n => Ok(SectorProfile::S512n),
         VolumeSector::S512e => Ok(SectorProfile::S512e),
@@ -344,7 +345,7 @@ fn sector_profile(sector: &VolumeSector) -> Result<SectorProfile, ApiError> {
     }
 }
 
-fn cache_mode(cache: &VolumeCache) -> Result<CacheMode, ApiError> {
+pub(super) fn cache_mode(cache: &VolumeCache) -> Result<CacheMode, ApiError> {
     match cache {
         VolumeCache::None => Ok(CacheMode::None),
         VolumeCache::Directsync => Ok(CacheMode::Directsync),
@@ -355,7 +356,7 @@ fn cache_mode(cache: &VolumeCache) -> Result<CacheMode, ApiError> {
     }
 }
 
-fn compression(compression: &VolumeCompression) -> Result<Compression, ApiError> {
+pub(super) fn compression(compression: &VolumeCompression) -> Result<Compression, ApiError> {
     match compression {
         VolumeCompression::Off => Ok(Compression::Off),
         VolumeCompression::Lz4 => Ok(Compression::Lz4),
@@ -392,6 +393,7 @@ fn view(pool: &str, volume: VolumeInfo) -> Volume {
         snapshots: volume.snapshots,
         origin: volume.origin.map(|origin| format!("{pool}/{origin}")),
         created: instant::from_millis(volume.created.0),
+        base: volume.base.and_then(|base| bases::source(&base.source)),
         receiving: None,
     }
 }

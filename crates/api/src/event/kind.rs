@@ -103,6 +103,7 @@ kinds! {
     VolumePromoted = "volume.promoted", Info, "clone promoted";
     VolumeCopied = "volume.copied", Info, "full copy complete";
     VolumeCopyFailed = "volume.copy-failed", Warning, "full copy failed";
+    VolumeUnreadable = "volume.unreadable", Error, "blocks of a publication are missing or damaged";
     SnapshotCreated = "snapshot.created", Info, "snapshot created";
     SnapshotExpired = "snapshot.expired", Info, "snapshot expired";
     SnapshotHeld = "snapshot.held", Info, "snapshot held";

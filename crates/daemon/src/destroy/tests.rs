@@ -21,6 +21,7 @@ fn volume(id: u32, name: &str, origin: Option<&str>) -> VolumeInfo {
         snapshots: 0,
         origin: origin.map(str::to_owned),
         created: Time(0),
+        base: None,
     }
 }
 

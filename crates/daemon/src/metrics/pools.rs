@@ -5,6 +5,7 @@ use millpond_api::{Pool, PoolHealth};
 use super::buckets;
 use super::series::Kind::{Counter, Gauge, Histogram, Info};
 use super::series::{Samples, Series, Subject};
+use crate::fetch::FetchCounts;
 use crate::shard::Load;
 use millpond_api::instant::to_millis;
 
@@ -15,6 +16,8 @@ pub(super) struct PoolFacts {
     pub load: Option<Load>,
     /// Number of incomplete receives.
     pub receives: u64,
+    /// Chunks of publications that were fetched for it.
+    pub fetches: FetchCounts,
 }
 
 impl Subject for PoolFacts {
@@ -276,4 +279,9 @@ pub(super) const POOLS: &[Series<PoolFacts>] = &[
         read: |facts, to| facts.pool.scrub.iter().for_each(|scrub| to.put(&[], scrub.lost())),
     },
     value!(Gauge, "millpond_pool_receives_incomplete", "Volumes with an incomplete receive, at most a minute old", |facts| facts.receives),
+    value!(Counter, "millpond_pool_base_fetches", "Chunks of publications fetched for clones since the daemon started", |facts| {
+        facts.fetches.chunks
+    }),
+    value!(Counter, "millpond_pool_base_fetched_bytes", "Bytes of these chunks that are not all zero", |facts| facts.fetches.bytes),
+    value!(Counter, "millpond_pool_base_fetch_errors", "Chunks of publications that were missing or damaged", |facts| facts.fetches.errors),
 ];

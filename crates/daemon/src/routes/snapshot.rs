@@ -7,15 +7,15 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use millpond_api::names::{Name, SnapshotName};
 use millpond_api::{
-    ApiError, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, ErrorKind, FullCopy, Hold, Rename, Rollback,
-    RolledBack, Snapshot, Volume,
+    ApiError, ClonePublication, CloneSnapshot, ClonedPublication, CopySnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, ErrorKind,
+    FullCopy, Hold, Rename, Rollback, RolledBack, Snapshot, Volume,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::carry_out::soon;
+use super::carry_out::{soon, whole};
 use super::input::{Body, QueryString};
 use super::refused::Refused;
 use crate::Daemon;
@@ -31,6 +31,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(rename))
         .routes(routes!(rollback))
         .routes(routes!(clone))
+        .routes(routes!(clone_publication))
         .routes(routes!(copy))
         .routes(routes!(get_copy, stop_copy))
         .routes(routes!(hold))
@@ -117,6 +118,18 @@ async fn rollback(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request)
     responses((status = 200, body = Volume), (status = "default", body = ErrorBody)))]
 async fn clone(State(daemon): State<Arc<Daemon>>, parts: Parts, Body(request): Body<CloneSnapshot>) -> Result<Json<Volume>, Refused> {
     soon(&daemon, |daemon| async move { daemon.clone_snapshot(&named(parts)?, &request).await }).await.map(Json)
+}
+
+/// Creates a clone of a publication, whose blocks are fetched when they are read.
+///
+/// Durable when answered. The target is read by a process of the daemon, with its environment.
+#[utoipa::path(post, path = "/v1/publications/clone", request_body = ClonePublication,
+    responses((status = 200, body = ClonedPublication), (status = "default", body = ErrorBody)))]
+async fn clone_publication(
+    State(daemon): State<Arc<Daemon>>,
+    Body(request): Body<ClonePublication>,
+) -> Result<Json<ClonedPublication>, Refused> {
+    whole(&daemon, |daemon| async move { daemon.clone_publication(&request).await }).await.map(Json)
 }
 
 /// Starts a full copy of a snapshot into a new volume, in any pool.

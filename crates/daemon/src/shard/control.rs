@@ -8,7 +8,9 @@ use std::sync::mpsc::TryRecvError;
 use millpond_api::GuestIo;
 use millpond_block::{ByteRange, Completion, DeviceError, DeviceSlot, DiskError, Op, Payload, Request, Tag};
 use millpond_device::{DeviceLimit, HostDevice};
-use millpond_engine::{Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, ReadCacheSize, Reply, SnapshotInfo, Target, VolumeId};
+use millpond_engine::{
+    Busy, Command, CommandError, DiffExtent, Invalid, NewDevice, PoolState, ReadCacheSize, Reply, SnapshotInfo, Target, VolumeId,
+};
 use rustc_hash::FxHashMap;
 
 use super::error::ShardError;
@@ -16,8 +18,8 @@ use super::load::{Load, VolumeUse};
 use super::message::{Answer, Message};
 use super::pool::Pool;
 use super::report::{ClientInfo, ExportId, ExportInfo, HostDeviceInfo, ShardLook, ShardStatus};
-use super::serve::CloseMode;
-use super::shard::Shard;
+use super::serve::{CloseMode, LINGER_NANOS};
+use super::shard::{Shard, TICK};
 
 /// Snapshots listed at a time, which takes some 100 microseconds.
 const SNAPSHOTS_PER_PIECE: usize = 128;
@@ -143,14 +145,12 @@ impl<P: Pool> Shard<P> {
             Message::Exports(answer) => drop(answer.send(Ok(self.export_infos()))),
             Message::Diff(older, newer, answer) => self.start_diff(older, newer, answer),
             Message::Limit(device, limit, answer) => drop(answer.send(self.limit_device(device, limit))),
-            Message::ReadCache(bytes) => {
-                self.read_cache = bytes;
-                self.share_read_cache();
-            },
+            Message::ReadCache(bytes) => self.set_read_cache(bytes),
             Message::Describe(seen) => self.pool.describe_devices(seen),
             Message::Short(short) => self.pool.set_short(short),
             Message::Budget(budget) => self.set_budget(budget),
             Message::Helpers(helpers) => self.coders.share(&helpers, self.ring.waker()),
+            Message::Fetches(pool, to) => self.fetches.pass_to(&pool, to, self.ring.waker()),
             Message::AddDevice(host, answer) => drop(answer.send(self.add_device(*host))),
             Message::RemoveDevice(slot, answer) => drop(answer.send(Ok(self.remove_device(slot)))),
             Message::Read(target, range, answer) => self.request(target, Op::Read, range, Payload::None, Pending::Read(answer)),
@@ -212,6 +212,11 @@ impl<P: Pool> Shard<P> {
         self.pool.set_space(slot, space);
         self.share_read_cache();
         Ok(NewDevice { slot, geometry })
+    }
+
+    fn set_read_cache(&mut self, bytes: u64) {
+        self.read_cache = bytes;
+        self.share_read_cache();
     }
 
     /// Gives the pool its read cache. Where all devices are in memory, it would keep second copies of
@@ -378,6 +383,8 @@ impl<P: Pool> Shard<P> {
         if self.stage.is_serving() {
             self.stage.phase = StagePhase::Draining;
             self.throttles.lift();
+            // a tick after the connections were ended
+            self.fetches.end_at(self.now + LINGER_NANOS + TICK.as_nanos() as u64 * 2);
             let ids: Vec<_> = self.exports.keys().copied().chain(self.vhost.ids()).chain(self.mounts.ids()).collect();
             ids.into_iter().for_each(|id| self.unexport(id, CloseMode::Restart, None));
         }
@@ -386,6 +393,7 @@ impl<P: Pool> Shard<P> {
     /// Continues what is ending: exports without listeners and clients, then the pool.
     pub(super) fn advance_ends(&mut self) {
         self.remove_ended_exports();
+        self.end_fetches();
         let unserved = self.exports.is_empty() && self.vhost.is_empty() && self.mounts.is_empty();
         let quiet = unserved && self.pending.is_empty();
         if self.stage.phase == StagePhase::Draining && quiet {

@@ -14,10 +14,12 @@ use millpond_block::{ByteRange, DeviceSlot};
 use millpond_device::{DeviceLimit, HostDevice, Waker};
 use millpond_engine::{Command, DiffExtent, LabelsInForce, NewDevice, PoolState, Reply, SnapshotInfo, Target, VolumeId, VolumeInfo};
 use millpond_format::DeviceNote;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use super::error::ShardError;
 use super::fall::Fall;
+use super::fetches::WantedChunk;
 use super::load::{Load, VolumeUse};
 use super::message::{Answer, LookAnswer, Message};
 use super::report::{ExportId, ExportInfo, OpenFile, ShardLook, ShardStatus};
@@ -343,6 +345,12 @@ impl ShardHandle {
     /// Shares compression and decompression with helpers. Returns before that is done.
     pub fn set_helpers(&self, helpers: Arc<Helpers>) {
         self.post(Message::Helpers(helpers));
+    }
+
+    /// Passes the chunks that the pool `name` lacks to this channel. Only the first call counts. Returns
+    /// before that is done.
+    pub fn pass_fetches_to(&self, name: &str, to: UnboundedSender<WantedChunk>) {
+        self.post(Message::Fetches(name.to_owned(), to));
     }
 
     /// Sets the size of the read cache, in bytes. Returns before that is done.

@@ -8,9 +8,11 @@ use millpond_block::{ByteRange, DeviceSlot};
 use millpond_device::{DeviceLimit, HostDevice};
 use millpond_engine::{Command, DiffExtent, NewDevice, Reply, SnapshotId, SnapshotInfo, Target, VolumeId, VolumeInfo};
 use millpond_format::DeviceNote;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use super::error::ShardError;
+use super::fetches::WantedChunk;
 use super::load::{Load, VolumeUse};
 use super::report::{ExportId, ExportInfo, OpenFile, ShardLook, ShardStatus};
 use super::spec::{FuseExport, NbdExport};
@@ -56,6 +58,8 @@ pub(super) enum Message {
     Short(bool),
     Budget(Arc<Budget>),
     Helpers(Arc<Helpers>),
+    /// The name of the pool, and where the chunks go that it lacks.
+    Fetches(String, UnboundedSender<WantedChunk>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),

@@ -36,7 +36,7 @@ const MAX_LISTED: usize = 1000;
 /// Pause of the shard, in nanoseconds, after which the idle time of clients counts anew.
 const PAUSE_NANOS: u64 = 5_000_000_000;
 /// How long a client whose connection ends may take to read its last replies, in nanoseconds.
-const LINGER_NANOS: u64 = 10_000_000_000;
+pub(super) const LINGER_NANOS: u64 = 10_000_000_000;
 
 /// Choice for the clients of a listener: one target, and the snapshots that it can be compared
 /// with.

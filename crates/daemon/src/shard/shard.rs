@@ -26,6 +26,7 @@ use super::coders::Coders;
 use super::connection::Memory;
 use super::control::{Pending, Stage};
 use super::fall::Unwinding;
+use super::fetches::Fetches;
 use super::load::VolumeLoads;
 use super::message::Message;
 use super::mount::Mounts;
@@ -97,6 +98,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) turns: Turns,
     pub(super) memory: Memory,
     pub(super) coders: Coders,
+    pub(super) fetches: Fetches,
     pub(super) rivals: Rivals,
     /// Size of the read cache in bytes.
     pub(super) read_cache: u64,
@@ -142,6 +144,7 @@ impl<P: Pool> Shard<P> {
             turns: Turns::default(),
             memory,
             coders: Coders::default(),
+            fetches: Fetches::default(),
             rivals: Rivals::default(),
             read_cache: 0,
         }
@@ -183,6 +186,7 @@ impl<P: Pool> Shard<P> {
         self.await_events(wait)?;
         if self.take_events() {
             self.take_messages();
+            self.take_fetched();
             self.take_orders();
             self.wake_waiting();
         }
@@ -452,6 +456,7 @@ impl<P: Pool> Shard<P> {
         while let Some(work) = self.pool.pop_codec_work() {
             self.coders.add(work);
         }
+        self.pass_fetches_on();
         ended |= self.take_ended();
         self.deliver();
         while let Some((tag, result)) = self.pool.pop_reply() {

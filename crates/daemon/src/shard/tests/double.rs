@@ -273,6 +273,7 @@ impl StateMachine for Double {
             snapshots: 1,
             origin: None,
             created: Time(0),
+            base: None,
         }]
     }
 

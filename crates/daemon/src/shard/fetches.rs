@@ -1,0 +1,139 @@
+//! Chunks of bases that the pool lacks: passed to the daemon, whose processes read them, and taken back.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use millpond_device::Waker;
+use millpond_engine::{Fetch, FetchError, VolumeId};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::pool::Pool;
+use super::shard::Shard;
+
+/// The content of a chunk; `None` is all zero.
+type FetchResult = Result<Option<Vec<u8>>, FetchError>;
+
+/// A chunk that a pool lacks.
+pub struct WantedChunk {
+    /// Name of the pool.
+    pub pool: Arc<str>,
+    /// Name of the base.
+    pub volume: String,
+    /// Number of the chunk.
+    pub chunk: u64,
+    /// Size of the base in bytes.
+    pub size: u64,
+    /// The source of the base, in the daemon's words.
+    pub source: String,
+    fetch: Fetch,
+    fetched: Weak<Fetched>,
+}
+
+impl WantedChunk {
+    /// Returns false once the shard has ended, and no read waits for the chunk any more.
+    pub fn is_wanted(&self) -> bool {
+        self.fetched.strong_count() > 0
+    }
+
+    /// Gives the chunk to the shard. A later import of the pool does not get it.
+    pub fn answer(self, result: FetchResult) {
+        let Some(fetched) = self.fetched.upgrade() else { return };
+        fetched.results.lock().unwrap_or_else(PoisonError::into_inner).push((self.fetch, result));
+        fetched.waker.wake();
+    }
+}
+
+/// Results that the shard has not taken yet.
+struct Fetched {
+    results: Mutex<Vec<(Fetch, FetchResult)>>,
+    waker: Waker,
+}
+
+/// The way of fetches out of a shard, and back.
+#[derive(Default)]
+pub(super) struct Fetches {
+    way: Option<Way>,
+    /// Those that have no result.
+    out: Vec<Fetch>,
+    /// Time from which there are none any more, in nanoseconds: the shard ends.
+    end: Option<u64>,
+}
+
+struct Way {
+    pool: Arc<str>,
+    to: UnboundedSender<WantedChunk>,
+    fetched: Arc<Fetched>,
+}
+
+impl Fetches {
+    /// Passes fetches to this channel from now on. Until then they wait in the pool.
+    pub fn pass_to(&mut self, pool: &str, to: UnboundedSender<WantedChunk>, waker: Waker) {
+        if self.way.is_none() {
+            let fetched = Arc::new(Fetched { results: Mutex::default(), waker });
+            self.way = Some(Way { pool: pool.into(), to, fetched });
+        }
+    }
+
+    /// Ends all fetches at this time.
+    pub fn end_at(&mut self, nanos: u64) {
+        self.end = Some(nanos);
+    }
+}
+
+impl<P: Pool> Shard<P> {
+    /// Passes the chunks that the pool lacks to the daemon.
+    pub(super) fn pass_fetches_on(&mut self) {
+        let Some(Way { pool, to, fetched }) = &self.fetches.way else { return };
+        while let Some(fetch) = self.pool.pop_fetch() {
+            let before = fetch.base.0.checked_sub(1).map(VolumeId);
+            let volume = self.pool.volumes_after(before, 1).pop().filter(|volume| volume.id == fetch.base);
+            let Some((volume, source)) = volume.and_then(|volume| Some((volume.clone(), volume.base?.source))) else {
+                self.pool.fetched(fetch, Err(FetchError::Missing));
+                continue;
+            };
+            let wanted = WantedChunk {
+                pool: Arc::clone(pool),
+                volume: volume.name,
+                chunk: fetch.chunk,
+                size: volume.size,
+                source,
+                fetch,
+                fetched: Arc::downgrade(fetched),
+            };
+            self.fetches.out.push(fetch);
+            // without a receiver the daemon ends, and the pool with it
+            let _ = to.send(wanted);
+        }
+    }
+
+    /// Gives chunks that were fetched to the pool.
+    pub(super) fn take_fetched(&mut self) {
+        let Some(way) = &self.fetches.way else { return };
+        let results = std::mem::take(&mut *way.fetched.results.lock().unwrap_or_else(PoisonError::into_inner));
+        for (fetch, result) in results {
+            self.fetches.out.retain(|out| *out != fetch);
+            let result = result.map(|bytes| {
+                bytes.map(|bytes| {
+                    let mut buf = self.pool.buffers().take(bytes.len());
+                    if let Some(to) = buf.bytes_mut().get_mut(..bytes.len()) {
+                        to.copy_from_slice(&bytes);
+                    }
+                    buf
+                })
+            });
+            self.pool.fetched(fetch, result);
+        }
+    }
+
+    /// Fails the reads that wait for chunks, once the shard has ended the connections of their clients.
+    /// Guests of other protocols, which send requests without an answer again to the next daemon, keep
+    /// waiting until the pool is given up.
+    pub(super) fn end_fetches(&mut self) {
+        let is_due = self.fetches.end.is_some_and(|end| end <= self.now);
+        if !is_due || !self.vhost.is_empty() || !self.mounts.is_empty() {
+            return;
+        }
+        for fetch in std::mem::take(&mut self.fetches.out) {
+            self.pool.fetched(fetch, Err(FetchError::Missing));
+        }
+    }
+}
