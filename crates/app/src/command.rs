@@ -22,6 +22,7 @@ mod events;
 mod exports;
 mod failback;
 mod failover;
+mod fetch_chunks;
 mod fuse_guard;
 mod get;
 mod globs;

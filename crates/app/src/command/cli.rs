@@ -9,8 +9,8 @@ use millpond_api::failure::Outcome;
 #[cfg(feature = "bucket")]
 use super::bucket;
 use super::{
-    alert, backup, cache, completions, create, demo, destroy, diff, doctor, events, exports, failback, failover, fuse_guard, get, history,
-    hold, image, lab, list, man, policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
+    alert, backup, cache, completions, create, demo, destroy, diff, doctor, events, exports, failback, failover, fetch_chunks, fuse_guard,
+    get, history, hold, image, lab, list, man, policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
 };
 use crate::config::socket_path;
 
@@ -85,6 +85,10 @@ enum Verb {
     Token(token::TokenVerb),
     #[command(hide = true)]
     FuseGuard(fuse_guard::FuseGuard),
+    #[command(hide = true)]
+    FindPublication(fetch_chunks::FindPublication),
+    #[command(hide = true)]
+    FetchChunks(fetch_chunks::FetchChunks),
     ImportImage(image::ImportImage),
     ExportImage(image::ExportImage),
     ConvertSectors(sectors::ConvertSectors),
@@ -146,6 +150,8 @@ impl Cli {
             Verb::Unexport(unexport) => unexport.run(&client).await,
             Verb::Token(token) => token.run(&client).await,
             Verb::FuseGuard(guard) => guard.run().await,
+            Verb::FindPublication(find) => find.run().await,
+            Verb::FetchChunks(fetch) => fetch.run().await,
             Verb::ImportImage(import) => import.run(&client).await,
             Verb::ExportImage(export) => export.run(&client).await,
             Verb::ConvertSectors(convert) => convert.run(&client).await,

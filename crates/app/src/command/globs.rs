@@ -182,7 +182,9 @@ pub async fn expand_new(client: &Client, words: &[String]) -> Outcome<Vec<String
         if pattern.volume.is_none() {
             return Err(Failure::usage(format!("'{word}' names no volumes; give POOL/VOL@SNAP, or -r POOL@SNAP for all of a pool")));
         }
-        names.extend(pattern.volumes(client).await?.into_iter().map(|volume| format!("{}@{snapshot}", volume.name)));
+        // a base cannot have other snapshots
+        let volumes = pattern.volumes(client).await?.into_iter().filter(|volume| volume.base.is_none());
+        names.extend(volumes.map(|volume| format!("{}@{snapshot}", volume.name)));
     }
     Ok(names)
 }

@@ -17,7 +17,7 @@ pub struct Published {
     /// The target.
     pub place: Place,
     /// `VOL@SNAP` or `POOL/VOL@SNAP`.
-    name: String,
+    pub name: String,
 }
 
 impl Published {

@@ -1,5 +1,6 @@
 //! `snapshot`, `rollback`, `clone` and `promote`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -8,8 +9,12 @@ use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant::{now, parse_span};
 use millpond_api::names::{self, Kind, SnapshotName, VolumeName};
+use millpond_api::path::absolute;
 use millpond_api::size::Size;
-use millpond_api::{self, CloneSnapshot, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted, RolledBack, Volume};
+use millpond_api::{
+    self, ClonePublication, CloneSnapshot, ClonedPublication, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted,
+    RolledBack, Volume,
+};
 use millpond_daemon::Signals;
 
 use super::backup::fill::Filler;
@@ -117,6 +122,8 @@ async fn whole_pool(client: &Client, word: &str) -> Outcome<Vec<String>> {
     names::check(Kind::Pool, pool)?;
     names::check(Kind::Snapshot, snapshot)?;
     let volumes: Vec<Volume> = client.get(&format!("/v1/volumes?pool={}", quoted(pool))).await?;
+    // a base cannot change, and has no snapshots of users
+    let volumes: Vec<Volume> = volumes.into_iter().filter(|volume| volume.base.is_none()).collect();
     if volumes.is_empty() {
         return Err(Failure::failed(format!("pool '{pool}' has no volume to take a snapshot of; see 'millpond list'")));
     }
@@ -159,29 +166,30 @@ impl Rollback {
 
 /// Create a writable volume from a snapshot or a publication
 ///
-/// The clone shares blocks with the snapshot, which cannot be destroyed while the clone exists; see 'promote'. With --full it is an
-/// independent copy. Of a publication (see 'pool publish') there are full copies only; until it is complete, the volume is called
-/// importing-NEW.
+/// The clone shares blocks with the snapshot, which cannot be destroyed while the clone exists; see 'promote'. A clone of a publication
+/// (see 'pool publish') can be used at once: its blocks are fetched when they are read, and kept. It needs the target until it has read
+/// everything. With --full a clone is an independent copy; of a publication, the volume is called importing-NEW until it is complete.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
   millpond clone tank/golden@v3 tank/vm7
   millpond clone --full tank/golden@v3 ssd/vm8    copy every block, to any pool
   millpond clone --full -n tank/golden@v3 ssd/vm8
+  millpond clone '/mnt/nas/images#golden@v3' ssd/vm9             blocks are fetched when they are read
   millpond clone --full '/mnt/nas/images#golden@v3' ssd/vm9
   millpond clone --full 's3://images/pond#tank/golden@v3' ssd/vm9 -o endpoint=https://store.example")]
 pub struct Clone {
     /// POOL/VOL@SNAP; or TARGET#VOL@SNAP, TARGET#POOL/VOL@SNAP: a publication in a directory or s3://BUCKET/PREFIX
     #[arg(add = candidates::snapshots())]
     name: String,
-    /// POOL/NEW; in the same pool, unless --full is given
+    /// POOL/NEW; in the pool of the snapshot, unless --full is given
     #[arg(add = candidates::new_volumes())]
     new: String,
-    /// Copy every block, to any pool: the new volume does not depend on the snapshot
+    /// Copy every block, to any pool: the new volume does not depend on the snapshot or publication
     #[arg(long)]
     full: bool,
-    /// Only report the size of a full copy
-    #[arg(short = 'n', long, requires = "full")]
+    /// Only report what would be created
+    #[arg(short = 'n', long)]
     dry_run: bool,
     /// Destroy what a clone of a publication that was killed has left, and start again
     #[arg(long, requires = "full")]
@@ -200,6 +208,9 @@ impl Clone {
         }
         let name: SnapshotName = self.name.parse()?;
         let new: VolumeName = self.new.parse()?;
+        if self.dry_run && !self.full {
+            return Err(Failure::usage("-n is for full copies and publications; give --full or TARGET#VOL@SNAP"));
+        }
         if self.full {
             return full_copy(client, &name, &new, self.dry_run).await;
         }
@@ -207,13 +218,12 @@ impl Clone {
         client.post::<_, Volume>(&format!("/v1/snapshots/{}/{}/clone", name.of, name.snapshot), &request).await.map(drop)
     }
 
-    /// Copies a publication.
+    /// Clones or copies a publication.
     async fn published(self, client: &Client) -> Outcome {
         let new: VolumeName = self.new.parse()?;
         let published = Published::parse(&self.name, self.store)?;
         if !self.full {
-            let why = "clones that read a publication when they need it are not there yet; add --full for an independent copy";
-            return Err(Failure::usage(format!("cannot clone '{}' to '{new}': {why}", self.name)));
+            return on_demand(client, &published, &new, self.dry_run).await;
         }
         let (target, name) = published.find().await?;
         let place = &published.place;
@@ -229,6 +239,28 @@ impl Clone {
         let filler = Filler { place, target: &target, record: &record, verify: false };
         filler.volume(client, &mut signals, &new, self.restart).await
     }
+}
+
+/// Clones a publication whose blocks the daemon fetches when they are read.
+async fn on_demand(client: &Client, published: &Published, new: &VolumeName, dry_run: bool) -> Outcome {
+    let place = &published.place;
+    // the daemon has another working directory
+    let absolute = |path: &Path| absolute(path).display().to_string();
+    let target = if place.is_bucket() { place.name().to_owned() } else { absolute(Path::new(place.name())) };
+    let request = ClonePublication {
+        name: new.to_string(),
+        target,
+        publication: published.name.clone(),
+        options: if place.is_bucket() { place.store().options() } else { Vec::new() },
+        credentials: place.store().credentials_file().map(absolute),
+        dry_run,
+    };
+    let cloned: ClonedPublication = client.post("/v1/publications/clone", &request).await?;
+    if !dry_run {
+        return Ok(());
+    }
+    let base = if cloned.new_base { format!("would create the base {}\n", cloned.base) } else { String::new() };
+    write_out(&format!("{base}would clone {} of {} to {new}\n", Size(cloned.size), cloned.source.words()))
 }
 
 /// Starts a full copy in the daemon and shows its progress until the end. A signal cancels it.

@@ -1,6 +1,7 @@
 //! Options of commands that use an object store.
 
-use std::path::PathBuf;
+use std::env;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
@@ -16,6 +17,24 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
+    /// Returns the options, `NAME=VALUE` each, with those that only the environment of this process has.
+    pub fn options(&self) -> Vec<String> {
+        let variable = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+        let mut options = self.options.clone();
+        let (region, endpoint) = (variable("AWS_REGION").or_else(|| variable("AWS_DEFAULT_REGION")), variable("AWS_ENDPOINT_URL"));
+        for (name, value) in [("endpoint", endpoint), ("region", region)] {
+            if !options.iter().any(|option| option.starts_with(&format!("{name}="))) {
+                options.extend(value.map(|value| format!("{name}={value}")));
+            }
+        }
+        options
+    }
+
+    /// Returns the file with the credentials.
+    pub fn credentials_file(&self) -> Option<&Path> {
+        self.credentials.as_deref()
+    }
+
     /// True if one is given.
     pub fn are_given(&self) -> bool {
         !self.options.is_empty() || self.credentials.is_some()
@@ -43,13 +62,7 @@ mod open {
         /// # Errors
         /// The address or an option is wrong, or there are no credentials.
         pub fn open(&self, url: &str) -> Outcome<Bucket> {
-            let variable = |names: &[&str]| names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty());
-            let region = variable(&["AWS_REGION", "AWS_DEFAULT_REGION"]);
-            let mut options = self.options.clone();
-            if !options.iter().any(|option| option.starts_with("endpoint=")) {
-                options.extend(variable(&["AWS_ENDPOINT_URL"]).map(|endpoint| format!("endpoint={endpoint}")));
-            }
-            let place = Place::parse(url, &options, region.as_deref()).map_err(|error| Failure::usage(error.to_string()))?;
+            let place = Place::parse(url, &self.options(), None).map_err(|error| Failure::usage(error.to_string()))?;
             let credentials = self.credentials()?;
             Bucket::new(place, &credentials).map_err(|error| Failure::failed(format!("{url}: {error}")))
         }

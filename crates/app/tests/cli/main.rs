@@ -21,6 +21,7 @@ mod images;
 mod into;
 mod lab;
 mod nbd;
+mod on_demand;
 mod overlays;
 mod pipes;
 mod policies;

@@ -13,7 +13,7 @@ use crate::harness::{Daemon, each};
 const SIZE: u64 = 24 << 20;
 
 /// Starts a daemon with a snapshot `tank/gold@v1` that has data in two places.
-fn filled() -> Daemon {
+pub fn filled() -> Daemon {
     let daemon = Daemon::with_pool();
     let file = fs::File::create_new(daemon.path("in.raw")).expect("made");
     // its end is within a chunk
@@ -38,7 +38,7 @@ fn change(daemon: &Daemon, seed: u64) {
 }
 
 /// Runs a command that says on standard error what it did.
-fn done(daemon: &Daemon, words: &[&str]) -> String {
+pub fn done(daemon: &Daemon, words: &[&str]) -> String {
     let ended = daemon.run(words);
     assert_eq!(ended.code, 0, "{ended:?}");
     ended.err
@@ -49,14 +49,14 @@ fn listed(daemon: &Daemon) -> Vec<String> {
 }
 
 /// All files of a folder of the target.
-fn files(dir: &Path) -> Vec<PathBuf> {
+pub fn files(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let entries = entries.map(|entry| entry.expect("an entry").path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
 /// Files of chunks that have data, not lists.
-fn data(daemon: &Daemon) -> Vec<PathBuf> {
+pub fn data(daemon: &Daemon) -> Vec<PathBuf> {
     let is_data = |file: &PathBuf| file.metadata().expect("a length").len() > 200 << 10;
     files(&daemon.path("images/chunks")).into_iter().filter(is_data).collect()
 }
@@ -268,7 +268,8 @@ fn wrong_words_are_refused_in_one_line() {
         (&["pool", "unpublish", "images#gold", "-y"], 2, "TARGET#VOL@SNAP"),
         (&["pool", "unpublish", "images#gold@v9", "-y"], 1, "no publication 'gold@v9'; 'millpond pool publications images'"),
         (&["pool", "unpublish", "images#gold@v1", "-y"], 1, "give images#lake/gold@v1 or images#tank/gold@v1"),
-        (&["clone", "images#gold@v1", "tank/new"], 2, "add --full"),
+        (&["clone", "images#tank/gold@v1", "tank/new"], 1, "lacks the feature 'bases'; turn it on with 'millpond pool upgrade tank'"),
+        (&["clone", "-n", "tank/gold@v1", "tank/new"], 2, "-n is for full copies and publications"),
         (&["clone", "--full", "images#gold@v9", "tank/new"], 1, "no publication"),
         (&["clone", "--full", "images#tank/gold@v1", "new"], 2, "POOL/VOL"),
         (&["clone", "--full", "images#tank/gold@v1", "none/new"], 1, "none"),

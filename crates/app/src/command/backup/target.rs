@@ -64,6 +64,16 @@ impl Place {
         &self.target
     }
 
+    /// True for a bucket.
+    pub fn is_bucket(&self) -> bool {
+        self.target.starts_with("s3://")
+    }
+
+    /// The options of its store.
+    pub fn store(&self) -> &StoreOptions {
+        &self.store
+    }
+
     /// Opens the target of this purpose.
     ///
     /// # Errors
@@ -90,7 +100,7 @@ impl Place {
 
     #[cfg_attr(not(feature = "bucket"), expect(unused_variables, reason = "only buckets need them"))]
     fn reach(&self, empty: Empty, own: &str, runtime: &tokio::runtime::Handle) -> Outcome<Box<dyn Store>> {
-        if self.target.starts_with("s3://") {
+        if self.is_bucket() {
             #[cfg(feature = "bucket")]
             {
                 let files = millpond_bucket::Files::new(self.store.open(&self.target)?);
