@@ -2,15 +2,18 @@
 
 use super::PATIENCE;
 use super::bucket::Store;
+use super::bucket_proxy::{Fault, Proxy};
+use super::metrics::scrape;
 use super::send_receive::{content, host};
 use super::subject::Subject;
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use millpond_export::nbd::client::Client;
 use millpond_lab::load::Rng;
 use millpond_lab::peer::{Contender, Millpond};
 use millpond_lab::process::wait_until;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -203,6 +206,54 @@ fn kill(images: &Images, [here, there]: [&Millpond; 2], room: &Path) -> Result<(
     images.run(here, &["pool", "publications", TARGET, "--verify"]).map(drop)
 }
 
+/// The value of a series of a pool, without a fraction.
+fn metric(host: &Millpond, name: &str) -> Result<u64> {
+    let (_, text) = scrape(&host.control_socket(), None)?;
+    let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).with_context(|| format!("no {name}"))?;
+    line.rsplit(' ').next().and_then(|value| value.parse().ok()).with_context(|| line.to_owned())
+}
+
+/// A clone whose blocks come when they are read, from a store that fails, is away, and comes back.
+fn on_demand(images: &Images, store: &Store, [here, there]: [&Millpond; 2], room: &Path) -> Result<()> {
+    let (proxy, keys) = (Proxy::start(store.address)?, room.join("keys"));
+    fs::write(&keys, "AWS_ACCESS_KEY_ID=test\nAWS_SECRET_ACCESS_KEY=testtest\n")?;
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+    let images = Images { options: ["-o".to_owned(), format!("endpoint=http://{}", proxy.address())], files: images.files.clone() };
+    let (words, keys) = (format!("{TARGET}#golden@v2"), keys.display().to_string());
+    let clone = ["clone", words.as_str(), "tank/lazy", "--credentials", keys.as_str()];
+    images.refused(there, &clone, "millpond pool upgrade tank")?;
+    there.cli(&["pool", "upgrade", "-y", "tank"])?;
+    images.run(there, &clone)?;
+    images.refused(here, &["pool", "unpublish", &words, "-y"], "clones in pool 'tank'")?;
+    let socket = room.join("lazy.sock");
+    there.cli(&["export", "nbd", "tank/lazy", "--unix", &socket.display().to_string()])?;
+    let wanted = content(here, "tank/golden@v2", room)?;
+    let read = |at: u64, length: usize| -> Result<bool> {
+        let (from, mut bytes) = (usize::try_from(at)?, vec![0; length]);
+        Client::new(UnixStream::connect(&socket)?)?.read(at, &mut bytes)?;
+        Ok(bytes == wanted.get(from..from + length).context("a range")?)
+    };
+    ensure!(read(5 * CHUNK, 4096)?, "the first block differs");
+    ensure!(metric(there, "millpond_pool_base_fetches_total")? == 1, "a block took more than one chunk");
+    let faults = [Fault::CutBody, Fault::LoseAnswer, Fault::ResetAfter, Fault::Refuse(503, "SlowDown")];
+    proxy.next(&[faults, faults].concat());
+    ensure!((10..14).map(|chunk| read(chunk * CHUNK, 65536)).collect::<Result<Vec<_>>>()?.iter().all(|same| *same), "a block differs");
+    // away for long
+    proxy.always(Some(Fault::Refuse(503, "SlowDown")));
+    let waits = || -> Result<bool> { Ok(there.json(&["status"])?.to_string().contains("publication.away")) };
+    thread::scope(|scope| {
+        let reading = scope.spawn(|| read(20 * CHUNK, 65536));
+        wait_until("the condition begins", PATIENCE, || waits().is_ok_and(|waits| waits))?;
+        ensure!(!reading.is_finished(), "a read ended without its data");
+        proxy.always(None);
+        let same = reading.join().map_err(|_| anyhow!("a panic"))??;
+        ensure!(same, "a block differs");
+        Ok(())
+    })?;
+    wait_until("the condition ends", PATIENCE, || waits().is_ok_and(|waits| !waits))?;
+    same((here, "tank/golden@v2"), (there, "tank/lazy"), room)
+}
+
 pub fn bucket(subject: &mut Subject) -> Result<()> {
     let room = subject.file("room");
     fs::create_dir_all(&room)?;
@@ -216,6 +267,7 @@ pub fn bucket(subject: &mut Subject) -> Result<()> {
     both_arrive(&images, [&here, &there], &mut client, &room)?;
     deletes(&images, [&here, &there], &room)?;
     kill(&images, [&here, &there], &room)?;
+    on_demand(&images, &store, [&here, &there], &room)?;
     for host in [&mut here, &mut there] {
         host.stop()?;
     }

@@ -259,7 +259,7 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         wait_for_more(&mut guest)?;
     }
     let turned_on = millpond.cli(&["pool", "upgrade", "-y", "lab"])?;
-    ensure!(turned_on.contains("nothing to turn on"), "{turned_on}");
+    ensure!(turned_on.contains("turned on bases"), "{turned_on}");
     wait_for_more(&mut guest)?;
     guest.send("end")?;
     guest.finish()?;
