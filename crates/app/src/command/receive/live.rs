@@ -105,9 +105,10 @@ impl LiveTarget {
         match there {
             Some(snapshots) if snapshots.iter().any(is_ours) => {}
             Some(snapshots) => {
-                // a receive ended before its first step, or the volume is somebody's
+                // a receive ended before its first step, or the volume is somebody's; a clone of a
+                // publication has content although no block of it is here
                 let volume: Volume = target.wait(target.client.get(&format!("/v1/volumes/{part}")))?;
-                if volume.referenced_bytes > 0 || !snapshots.is_empty() {
+                if volume.referenced_bytes > 0 || volume.origin.is_some() || !snapshots.is_empty() {
                     let message = format!("there is a volume '{part}', and no mark that a receive made it; rename or destroy it");
                     return Err(Failure::failed(message));
                 }
