@@ -34,7 +34,7 @@ pub const VOLUME: &[Column<Volume>] = &[
     Column { name: "ratio", cell: ratio, shown: Shown::People },
     Column { name: "snapshots", cell: |v| Cell::Count(v.snapshots), shown: Shown::Always },
     Column { name: "origin", cell: |v| Cell::text_or_none(v.origin.as_deref()), shown: Shown::Always },
-    Column { name: "base", cell: |v| Cell::text_or_none(v.base.as_ref().map(BaseSource::words).as_deref()), shown: Shown::Json },
+    Column { name: "base", cell: |v| Cell::text_or_none(v.base.as_ref().map(BaseSource::words).as_deref()), shown: Shown::OnRequest },
     Column { name: "compression", cell: |v| text(v.compression.as_str()), shown: Shown::OnRequest },
     Column { name: "readonly", cell: |v| yes(v.readonly), shown: Shown::OnRequest },
     Column {

@@ -33,7 +33,7 @@ fn words(of: &Daemon) -> String {
 }
 
 fn volume(daemon: &Daemon, name: &str) -> Value {
-    daemon.json(&["list", name])[0].clone()
+    daemon.json(&["show", name])
 }
 
 /// Returns the base of a clone.
