@@ -260,11 +260,14 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     }
     let turned_on = millpond.cli(&["pool", "upgrade", "-y", "lab"])?;
     ensure!(turned_on.contains("turned on bases"), "{turned_on}");
+    // the features changed, and nothing else
+    let mut upgraded = before;
+    upgraded["pool"] = json!(["format\t3", "features\tbases"]);
     wait_for_more(&mut guest)?;
     guest.send("end")?;
     guest.finish()?;
     millpond.stop()?;
     millpond.restart()?;
-    check_kept(&millpond, &before)?;
+    check_kept(&millpond, &upgraded)?;
     boot(&room(subject, "second")?, FIND)?.finish()
 }
