@@ -12,6 +12,8 @@ use millpond_format::{BASES, FEATURES, Feature};
 use crate::harness::Harness;
 
 static WITH_BASES: &[Feature] = &[FEATURES[0], FEATURES[1], BASES];
+/// Those of version 0.1.0.
+static WITHOUT_BASES: &[Feature] = &[FEATURES[0], FEATURES[1]];
 
 /// Bytes that are fetched at a time.
 const UNIT: u64 = 64 << 10;
@@ -440,7 +442,8 @@ fn a_pool_without_the_feature_has_no_bases() {
         assert_eq!(harness.command(command(source)), Err(CommandError::Invalid(Invalid::Base)));
     }
     harness.command(Command::Close).unwrap();
-    let why = Harness::import(harness.media).err().unwrap();
+    let older = Tuning { features: WITHOUT_BASES, ..tuning() };
+    let why = Harness::import_with(harness.media, older, 1).err().unwrap();
     assert!(why.contains("bases"), "{why}");
 }
 
