@@ -1,6 +1,6 @@
 //! Commands that change the catalog: checked, logged as a record, applied, made durable, answered.
 
-use millpond_block::{ByteRange, CacheMode, DiskError, Tag};
+use millpond_block::{ByteRange, CacheMode, DiskError, SectorProfile, Tag};
 use millpond_format::{BASES, BaseRecord, LineageId, Record, SnapshotId, VolumeId, VolumeRecord};
 
 use super::op::{Owner, Work};
@@ -27,33 +27,10 @@ impl Requests {
     pub(super) fn change_catalog(&mut self, store: &mut Store, tag: Tag, command: CatalogCommand) {
         let change = match command {
             CatalogCommand::CreateVolume { name, size, sector, cache, compression } => {
-                let (id, lineage) = (VolumeId(store.core.catalog.next_volume), LineageId(store.core.catalog.next_lineage));
-                let volume = VolumeRecord {
-                    id,
-                    name,
-                    size,
-                    sector: sector_code(sector),
-                    cache: cache_code(cache),
-                    compression: compression_code(compression),
-                    read_only: false,
-                    lineage,
-                    created: store.now.0,
-                };
-                create_volume(store, volume)
+                create_volume(store, VolumeRecord { cache: cache_code(cache), ..new_volume(store, name, size, sector, compression) })
             }
             CatalogCommand::CreateBase { name, size, sector, compression, source } => {
-                let (id, lineage) = (VolumeId(store.core.catalog.next_volume), LineageId(store.core.catalog.next_lineage));
-                let volume = VolumeRecord {
-                    id,
-                    name,
-                    size,
-                    sector: sector_code(sector),
-                    cache: cache_code(CacheMode::default()),
-                    compression: compression_code(compression),
-                    read_only: true,
-                    lineage,
-                    created: store.now.0,
-                };
+                let volume = VolumeRecord { read_only: true, ..new_volume(store, name, size, sector, compression) };
                 create_base(store, volume, source)
             }
             CatalogCommand::DestroyVolume { volume } => destroy_volume(store, volume),
@@ -212,6 +189,21 @@ impl Requests {
         if self.log_records(store, tag, vec![Record::Promote { volume }], Reply::Promotion(promotion.plan())) {
             store.checkpoint.estimate.lists += bytes;
         }
+    }
+}
+
+/// Returns the record of a writable volume with the default cache mode and ids that were never used.
+fn new_volume(store: &Store, name: String, size: u64, sector: SectorProfile, compression: Compression) -> VolumeRecord {
+    VolumeRecord {
+        id: VolumeId(store.core.catalog.next_volume),
+        name,
+        size,
+        sector: sector_code(sector),
+        cache: cache_code(CacheMode::default()),
+        compression: compression_code(compression),
+        read_only: false,
+        lineage: LineageId(store.core.catalog.next_lineage),
+        created: store.now.0,
     }
 }
 
