@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use millpond_block::Buf;
 use millpond_device::Waker;
 use millpond_engine::{Fetch, FetchError, VolumeId};
 use tokio::sync::mpsc::UnboundedSender;
@@ -52,8 +53,8 @@ struct Fetched {
 #[derive(Default)]
 pub(super) struct Fetches {
     way: Option<Way>,
-    /// Those that have no result.
-    out: Vec<Fetch>,
+    /// Those that have no result, and the bytes that each is to have.
+    out: Vec<(Fetch, u64)>,
     /// Time from which there are none any more, in nanoseconds: the shard ends.
     end: Option<u64>,
 }
@@ -86,7 +87,7 @@ impl<P: Pool> Shard<P> {
         while let Some(fetch) = self.pool.pop_fetch() {
             let before = fetch.base.0.checked_sub(1).map(VolumeId);
             let volume = self.pool.volumes_after(before, 1).pop().filter(|volume| volume.id == fetch.base);
-            let Some((volume, source)) = volume.and_then(|volume| Some((volume.clone(), volume.base?.source))) else {
+            let Some((volume, base)) = volume.and_then(|volume| Some((volume.clone(), volume.base?))) else {
                 self.pool.fetched(fetch, Err(FetchError::Missing));
                 continue;
             };
@@ -95,11 +96,12 @@ impl<P: Pool> Shard<P> {
                 volume: volume.name,
                 chunk: fetch.chunk,
                 size: volume.size,
-                source,
+                source: base.source,
                 fetch,
                 fetched: Arc::downgrade(fetched),
             };
-            self.fetches.out.push(fetch);
+            let unit = u64::from(base.unit);
+            self.fetches.out.push((fetch, unit.min(volume.size.saturating_sub(fetch.chunk.saturating_mul(unit)))));
             // without a receiver the daemon ends, and the pool with it
             let _ = to.send(wanted);
         }
@@ -110,18 +112,24 @@ impl<P: Pool> Shard<P> {
         let Some(way) = &self.fetches.way else { return };
         let results = std::mem::take(&mut *way.fetched.results.lock().unwrap_or_else(PoisonError::into_inner));
         for (fetch, result) in results {
-            self.fetches.out.retain(|out| *out != fetch);
-            let result = result.map(|bytes| {
-                bytes.map(|bytes| {
-                    let mut buf = self.pool.buffers().take(bytes.len());
-                    if let Some(to) = buf.bytes_mut().get_mut(..bytes.len()) {
-                        to.copy_from_slice(&bytes);
-                    }
-                    buf
-                })
-            });
+            let out = self.fetches.out.iter().position(|(out, _)| *out == fetch);
+            let Some((_, length)) = out.map(|at| self.fetches.out.swap_remove(at)) else { continue };
+            let result = match result {
+                // the rest of the buffer would have other content
+                Ok(Some(bytes)) if (bytes.len() as u64) < length => Err(FetchError::Damaged),
+                Ok(bytes) => Ok(bytes.map(|bytes| self.buffer_of(&bytes))),
+                Err(error) => Err(error),
+            };
             self.pool.fetched(fetch, result);
         }
+    }
+
+    fn buffer_of(&mut self, bytes: &[u8]) -> Buf {
+        let mut buf = self.pool.buffers().take(bytes.len());
+        if let Some(to) = buf.bytes_mut().get_mut(..bytes.len()) {
+            to.copy_from_slice(bytes);
+        }
+        buf
     }
 
     /// Fails the reads that wait for chunks, once the shard has ended the connections of their clients.
@@ -132,7 +140,7 @@ impl<P: Pool> Shard<P> {
         if !is_due || !self.vhost.is_empty() || !self.mounts.is_empty() {
             return;
         }
-        for fetch in std::mem::take(&mut self.fetches.out) {
+        for (fetch, _) in std::mem::take(&mut self.fetches.out) {
             self.pool.fetched(fetch, Err(FetchError::Missing));
         }
     }
