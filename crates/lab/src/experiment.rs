@@ -1,6 +1,7 @@
 //! The experiments. Each measures all of its targets in one run, interleaved and repeated; reports
 //! have medians and paired ratios.
 
+mod aged_reads;
 mod aging;
 mod beside_jobs;
 mod cache_mode;

@@ -1,9 +1,9 @@
 //! The list of experiments.
 
 use super::{
-    Setup, beside_jobs, cache_mode, cdm, cleaner, clone_storm, defaults, delete, evacuate, file_system, fill, flat, fuse_speed, kill9,
-    loss, lost_special, nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline, snapshots,
-    special, stripe, sync, vhost_speed, watch,
+    Setup, aged_reads, beside_jobs, cache_mode, cdm, cleaner, clone_storm, defaults, delete, evacuate, file_system, fill, flat, fuse_speed,
+    kill9, loss, lost_special, nbd_speed, parity, read_share, recovery, rewind, scrub, sectors, snap_under_load, snapshot_timeline,
+    snapshots, special, stripe, sync, vhost_speed, watch,
 };
 use crate::report::Results;
 use anyhow::Result;
@@ -54,6 +54,12 @@ pub const EXPERIMENTS: &[Experiment] = &[
         "-",
         "latencies of a guest while the pool is scrubbed, a device is replaced, and one is removed",
         beside_jobs::run_beside_jobs,
+    ),
+    new(
+        "aged-reads",
+        "-",
+        "large reads of a volume overwritten at random, with and without snapshots, beside a raw image",
+        aged_reads::run_aged_reads,
     ),
     new("clone-storm", "-", "many clones of one disk, in time and space; some under load", clone_storm::run_clone_storm),
     new("fill", "-", "a pool that gets full, and what works at 100 %", fill::run_fill),

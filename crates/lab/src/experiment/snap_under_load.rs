@@ -3,7 +3,7 @@
 
 use super::Setup;
 use super::aging::Writer;
-use crate::load::{Latency, LoadResult, LoadSpec, Mix, run, run_until};
+use crate::load::{Latency, LoadResult, LoadSpec, Mix, precondition, run, run_until};
 use crate::peer::{Contender, Control, DISK, POOL};
 use crate::report::{Goal, Results};
 use anyhow::{Context, Result, anyhow};
@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SIZE: u64 = 512 << 20;
+const ROOM: u64 = 13 << 30; // for what 100 snapshots keep
 const HUGE: u64 = 10 << 40;
 const SNAPSHOTS: u64 = 100;
 const UNDER_LOAD: &str = "100 snapshots under load";
@@ -22,9 +23,9 @@ pub fn run_under_load(setup: &Setup, results: &mut Results) -> Result<()> {
     if !setup.contenders(&["millpond"], results).is_empty() {
         for rep in 0..setup.reps {
             results.say(&format!("repetition {} of {}", rep + 1, setup.reps));
-            let open = setup.open_millpond(setup.size_or(SIZE), 13 << 30, &[])?;
+            let open = setup.open_millpond_written(setup.size_or(SIZE), ROOM)?;
             let millpond = &open.millpond;
-            run(&millpond.endpoint()?, &LoadSpec::fill())?;
+            precondition(&millpond.endpoint()?)?;
             let mut control = millpond.control()?;
             let before = millpond.counters()?;
             take_and_delete(setup, rep, &millpond.endpoint()?, &mut control, results)?;
@@ -157,7 +158,7 @@ fn first_writes(setup: &Setup, results: &mut Results) -> Result<()> {
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };
             let mut open = setup.open(name, setup.size_or(SIZE))?;
             let endpoint = open.contender.endpoint()?;
-            run(&endpoint, &LoadSpec::fill())?;
+            precondition(&endpoint)?;
             let burst = |seed| LoadSpec { ops: FIRST_WRITES, secs: 600.0, ramp: 0.0, seed, ..LoadSpec::random(Mix::Write, 4096, 32) };
             run(&endpoint, &LoadSpec::scramble(setup.seed_of(rep)))?;
             let (mut fresh, mut steady) = (0.0, 0.0);

@@ -5,7 +5,7 @@ use super::sample::measure_into;
 use super::{Media, Setup};
 use crate::load::{self, Durability, LoadSpec, Mix};
 use crate::report::{Goal, Results};
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 const CONTENDERS: &[&str] = &["millpond", "millpond-tuned", "qsd-raw", "qsd-raw-native", "qsd-qcow2", "qsd-qcow2-128k", "nbdkit-file"];
 const SIZE: u64 = 512 << 20;
@@ -19,7 +19,7 @@ pub fn run(setup: &Setup, results: &mut Results) -> Result<()> {
             let Some(name) = names.get((turn + rep) % names.len()) else { continue };
             results.say(&format!("repetition {} of {}: {name}", rep + 1, setup.reps));
             let open = setup.open(name, setup.size_or(SIZE))?;
-            load::run(&open.contender.endpoint()?, &LoadSpec::fill())?;
+            load::precondition(&open.contender.endpoint()?).with_context(|| format!("filling {name}"))?;
             for (case, durability) in [(FLUSH, Durability::Flush), (FUA, Durability::Fua)] {
                 let spec = LoadSpec { durability, secs: setup.secs, seed: setup.seed_of(rep), ..LoadSpec::random(Mix::Write, 4096, 16) };
                 measure_into(results, rep, case, name, open.contender.as_ref(), &spec)?;
