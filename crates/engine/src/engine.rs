@@ -269,6 +269,19 @@ impl Engine {
         }
     }
 
+    /// Returns whether reads wait for a chunk that [`pop_fetch`](Engine::pop_fetch) returned.
+    pub fn is_fetch_wanted(&self, fetch: Fetch) -> bool {
+        self.open().is_some_and(|pool| pool.requests.fetches.is_wanted(fetch))
+    }
+
+    /// Fails the requests that wait for chunks of bases and whose tags `of` accepts, with
+    /// [`DiskError::Shutdown`]: their client is gone.
+    pub fn end_fetch_waits(&mut self, of: &dyn Fn(Tag) -> bool) {
+        if let Some(pool) = self.open_mut() {
+            pool.requests.end_fetch_waits(&mut pool.store, of);
+        }
+    }
+
     /// Returns the time until which operations other than reads may be handed to devices
     /// (INV-CLAIM-1); `None` means without limit. Operations may wait after
     /// [`pop_io`](Engine::pop_io), so the caller checks this when it hands them over, and returns

@@ -61,6 +61,12 @@ pub trait StateMachine {
     }
     /// Takes the result of a fetch.
     fn fetched(&mut self, _fetch: Fetch, _result: Result<Option<Buf>, FetchError>) {}
+    /// Returns whether reads wait for a chunk that is being fetched.
+    fn is_fetch_wanted(&self, _fetch: Fetch) -> bool {
+        true
+    }
+    /// Fails the requests that wait for chunks of bases and whose tags `of` accepts.
+    fn end_fetch_waits(&mut self, _of: &dyn Fn(Tag) -> bool) {}
     /// Reports that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the slots of devices that did not answer while the pool was opened.
@@ -146,6 +152,12 @@ impl StateMachine for Engine {
     }
     fn fetched(&mut self, fetch: Fetch, result: Result<Option<Buf>, FetchError>) {
         Engine::fetched(self, fetch, result);
+    }
+    fn is_fetch_wanted(&self, fetch: Fetch) -> bool {
+        Engine::is_fetch_wanted(self, fetch)
+    }
+    fn end_fetch_waits(&mut self, of: &dyn Fn(Tag) -> bool) {
+        Engine::end_fetch_waits(self, of);
     }
     fn excuse(&mut self, device: DeviceSlot) {
         Engine::excuse(self, device);

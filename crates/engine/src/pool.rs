@@ -14,6 +14,7 @@ mod diff;
 mod durable;
 mod fault;
 mod fetch;
+mod fetch_ahead;
 mod finish;
 mod full;
 mod gather;

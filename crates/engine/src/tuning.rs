@@ -337,4 +337,6 @@ pub enum Planted {
     BaseCloseWaits,
     /// Make the neighbours of a write holes where they read as a base.
     BaseEntryAsHole,
+    /// Fail the reads that wait for a chunk when a fetch of it ahead of guests is given up.
+    BaseAheadFails,
 }

@@ -104,7 +104,7 @@ impl Options {
         self.clones |= bug == Planted::PromoteKeepsDeadlists;
         self.bases |= matches!(bug, Planted::BaseReadsZero | Planted::BaseClearNotLogged | Planted::BaseClearWhole);
         self.bases |= matches!(bug, Planted::BaseFetchByOrder | Planted::BaseCompareHides | Planted::BaseForgotten);
-        self.bases |= matches!(bug, Planted::BaseCloseWaits | Planted::BaseEntryAsHole);
+        self.bases |= matches!(bug, Planted::BaseCloseWaits | Planted::BaseEntryAsHole | Planted::BaseAheadFails);
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);

@@ -138,7 +138,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 51] = [
+const PLANTED: [(&str, Planted); 52] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -190,6 +190,7 @@ const PLANTED: [(&str, Planted); 51] = [
     ("base-forgotten", Planted::BaseForgotten),
     ("base-close-waits", Planted::BaseCloseWaits),
     ("base-entry-as-hole", Planted::BaseEntryAsHole),
+    ("base-ahead-fails", Planted::BaseAheadFails),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -432,8 +433,8 @@ impl Batch {
         println!("  {} KiB read ahead, {} KiB of them used", stats.read_ahead >> 10, stats.read_ahead_used >> 10);
         if stats.fetches > 0 {
             println!(
-                "  {} chunks fetched, {} of them again, {} refused, {} answers too late",
-                stats.fetches, stats.fetched_again, stats.refused_fetches, stats.late_fetches
+                "  {} chunks fetched, {} of them again and {} ahead, {} refused, {} answers too late",
+                stats.fetches, stats.fetched_again, stats.fetches_ahead, stats.refused_fetches, stats.late_fetches
             );
         }
         println!(

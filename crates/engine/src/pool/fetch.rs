@@ -3,35 +3,41 @@
 //! A read that meets such blocks waits for all chunks that it lacks. The caller fetches each chunk once
 //! at a time, in any order. When the last chunk is there, the read begins anew and takes the blocks
 //! from memory. Once no read needs a chunk any more, it is written to the head of its base (a *fill*),
-//! like any write.
+//! like any write. Chunks ahead of a guest that reads in order are fetched before it reads them, when no
+//! read waits for others ([`Scans`]).
 //!
 //! INV-BASE-3: only fills write to the head of a base, and what they write is what every later fetch
 //! would return. So a fill that a crash undoes is repeated, reads need not wait for it, and a fill that
 //! has no room is left out.
+//!
+//! INV-BASE-6: a fetch ahead of guests that is given up fails no read: if reads came to wait for its chunk
+//! meanwhile, it is fetched for them.
 //!
 //! INV-BASE-4: a read that waits for a chunk holds nothing that other requests wait for, but for the
 //! lock of the blocks that it is the old content of.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, BufSlice, ByteRange, DiskError, Op as RequestOp, Payload, Request};
+use millpond_block::{Buf, BufSlice, ByteRange, DiskError, Op as RequestOp, Payload, Request, Tag};
 use millpond_format::{BLOCK, VolumeId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::fetch_ahead::Scans;
 use super::op::{BarrierKind, ClearWork, Op, Owner, Work};
 use super::requests::Requests;
 use crate::store::Store;
-use crate::{Fetch, FetchError, Planted, PoolState, Target};
+use crate::{Fetch, FetchError, Planted, Target};
 
 /// Chunks that the caller fetches at a time.
 const AT_ONCE: usize = 16;
 /// Chunks that are written to their bases at a time.
 const FILLS_AT_ONCE: usize = 16;
+/// Chunks among them that are fetched ahead, and that wait for that.
+const AHEAD_AT_ONCE: usize = 4;
+const MOST_AHEAD: usize = 32;
 /// Bytes of chunks that wait for their fill; those beyond are not kept.
 const MOST_UNFILLED: u64 = 32 << 20;
-/// The part of a pool that fills leave to guests.
-const LEFT_TO_GUESTS: u64 = 32;
 
 /// A chunk: its base, and its number.
 pub(super) type ChunkKey = (VolumeId, u64);
@@ -63,6 +69,12 @@ struct Chunk {
     readers: SmallVec<[u32; 2]>,
 }
 
+impl Chunk {
+    fn wanted() -> Chunk {
+        Chunk { state: ChunkState::Wanted, fill: Fill::Due, readers: SmallVec::new() }
+    }
+}
+
 /// A read that waits.
 #[derive(Debug)]
 struct Waiting {
@@ -78,7 +90,11 @@ pub(crate) struct Fetches {
     chunks: BTreeMap<ChunkKey, Chunk>,
     /// Chunks for the caller to fetch, in the order in which reads met them.
     wanted: VecDeque<ChunkKey>,
-    out: BTreeMap<u64, ChunkKey>,
+    /// Chunks that no read waits for: for the caller to fetch when there are no others.
+    wanted_ahead: VecDeque<ChunkKey>,
+    pub(super) scans: Scans,
+    /// Chunks that the caller fetches, and whether that is ahead of reads.
+    out: BTreeMap<u64, (ChunkKey, bool)>,
     /// Number of the last fetch of this import.
     last: u32,
     waiting: FxHashMap<u32, Waiting>,
@@ -101,10 +117,10 @@ impl Fetches {
     pub(super) fn wait(&mut self, op: u32, keys: SmallVec<[ChunkKey; 1]>) {
         let mut left = 0;
         for key in &keys {
-            let chunk = self.chunks.entry(*key).or_insert_with(|| {
+            let chunk = self.chunks.entry(*key).or_insert_with(Chunk::wanted);
+            if matches!(chunk.state, ChunkState::Wanted) && chunk.readers.is_empty() {
                 self.wanted.push_back(*key);
-                Chunk { state: ChunkState::Wanted, fill: Fill::Due, readers: SmallVec::new() }
-            });
+            }
             if !chunk.readers.contains(&op) {
                 chunk.readers.push(op);
             }
@@ -158,23 +174,64 @@ impl Fetches {
         }
     }
 
+    /// Returns whether reads wait for a chunk that the caller fetches.
+    pub(crate) fn is_wanted(&self, fetch: Fetch) -> bool {
+        self.out.contains_key(&fetch.id) && self.chunks.get(&(fetch.base, fetch.chunk)).is_some_and(|chunk| !chunk.readers.is_empty())
+    }
+
+    /// Returns whether a read has waited for chunks before.
+    pub(super) fn is_known(&self, op: u32) -> bool {
+        !self.waiting.is_empty() && self.waiting.contains_key(&op)
+    }
+
+    /// Lets a chunk be fetched that no read waits for.
+    pub(super) fn want_ahead(&mut self, key: ChunkKey) {
+        if self.wanted_ahead.len() < MOST_AHEAD && !self.chunks.contains_key(&key) {
+            self.chunks.insert(key, Chunk::wanted());
+            self.wanted_ahead.push_back(key);
+        }
+    }
+
+    /// Forgets the chunks that wait to be fetched ahead.
+    fn end_ahead(&mut self) {
+        for key in std::mem::take(&mut self.wanted_ahead) {
+            if self.chunks.get(&key).is_some_and(|chunk| matches!(chunk.state, ChunkState::Wanted) && chunk.readers.is_empty()) {
+                self.chunks.remove(&key);
+            }
+        }
+    }
+
+    /// Takes the next chunk that is wanted, and whether no read waits for it.
+    fn next_wanted(&mut self) -> Option<(ChunkKey, bool)> {
+        while let Some(key) = self.wanted.pop_front() {
+            let Some(chunk) = self.chunks.get(&key).filter(|chunk| matches!(chunk.state, ChunkState::Wanted)) else { continue };
+            if !chunk.readers.is_empty() {
+                return Some((key, false));
+            }
+            self.chunks.remove(&key);
+        }
+        while self.out.values().filter(|(_, ahead)| *ahead).count() < AHEAD_AT_ONCE {
+            let key = self.wanted_ahead.pop_front()?;
+            if self.chunks.get(&key).is_some_and(|chunk| matches!(chunk.state, ChunkState::Wanted)) {
+                return Some((key, true));
+            }
+        }
+        None
+    }
+
     /// Returns the next chunk for the caller to fetch. No other import of the pool has the number
     /// `incarnation`, so no result of a fetch of one is taken for one of another.
     pub(crate) fn pop(&mut self, incarnation: u32) -> Option<Fetch> {
-        while self.out.len() < AT_ONCE {
-            let key = self.wanted.pop_front()?;
-            let Some(chunk) = self.chunks.get_mut(&key).filter(|chunk| matches!(chunk.state, ChunkState::Wanted)) else { continue };
-            if chunk.readers.is_empty() {
-                self.chunks.remove(&key);
-                continue;
-            }
-            chunk.state = ChunkState::Out;
-            self.last = self.last.wrapping_add(1);
-            let id = u64::from(incarnation) << 32 | u64::from(self.last);
-            self.out.insert(id, key);
-            return Some(Fetch { id, base: key.0, chunk: key.1 });
+        if self.out.len() >= AT_ONCE {
+            return None;
         }
-        None
+        let (key, ahead) = self.next_wanted()?;
+        let chunk = self.chunks.get_mut(&key)?;
+        chunk.state = ChunkState::Out;
+        self.last = self.last.wrapping_add(1);
+        let id = u64::from(incarnation) << 32 | u64::from(self.last);
+        self.out.insert(id, (key, ahead));
+        Some(Fetch { id, base: key.0, chunk: key.1, ahead })
     }
 
     /// Takes the result of a fetch. Returns the reads that can go on.
@@ -185,6 +242,11 @@ impl Fetches {
             (Ok(bytes), Some(chunk)) => {
                 chunk.state = ChunkState::Here(bytes);
                 chunk.readers.clone()
+            }
+            (Err(FetchError::NotNow), Some(chunk)) if !chunk.readers.is_empty() => {
+                chunk.state = ChunkState::Wanted;
+                self.wanted.push_front(key);
+                return SmallVec::new();
             }
             (Err(_), Some(_)) => self.chunks.remove(&key).map(|chunk| chunk.readers).unwrap_or_default(),
         };
@@ -222,7 +284,8 @@ impl Requests {
         let by_order = store.tuning.plants(Planted::BaseFetchByOrder);
         let oldest = self.fetches.out.first_key_value().map(|(id, _)| *id).filter(|_| by_order);
         let id = oldest.unwrap_or(fetch.id);
-        let Some(key) = self.fetches.out.get(&id).copied().filter(|key| by_order || *key == (fetch.base, fetch.chunk)) else {
+        let known = self.fetches.out.get(&id).map(|(key, _)| *key);
+        let Some(key) = known.filter(|key| by_order || *key == (fetch.base, fetch.chunk)) else {
             return result.ok().flatten().into_iter().for_each(|buf| store.bufs.give(buf));
         };
         self.fetches.out.remove(&id);
@@ -230,6 +293,8 @@ impl Requests {
         let result = match result {
             Ok(Some(buf)) if buf.bytes().len() < length => Err(FetchError::Damaged),
             Ok(bytes) => Ok(bytes.map(|buf| BufSlice::new(buf, 0..length))),
+            Err(FetchError::NotNow) if store.tuning.plants(Planted::BaseAheadFails) => Err(FetchError::Missing),
+            Err(FetchError::NotNow) => Err(FetchError::NotNow),
             Err(_) if store.tuning.plants(Planted::BaseReadsZero) => Ok(None),
             Err(error) => Err(error),
         };
@@ -247,8 +312,18 @@ impl Requests {
         }
     }
 
+    /// Fails the requests of guests that wait for chunks and whose tags are these.
+    pub(crate) fn end_fetch_waits(&mut self, store: &mut Store, of: &dyn Fn(Tag) -> bool) {
+        for op in self.fetches.readers() {
+            if self.guest_of(op).is_some_and(of) {
+                self.fail_op(store, op, DiskError::Shutdown);
+            }
+        }
+    }
+
     /// Fails the reads that wait for chunks: the pool closes.
     pub(super) fn close_fetches(&mut self, store: &mut Store) {
+        self.fetches.end_ahead();
         if !store.tuning.plants(Planted::BaseCloseWaits) {
             self.end_fetches(store, DiskError::Shutdown, |_, _| true);
         }
@@ -257,18 +332,6 @@ impl Requests {
     /// Returns whether there are chunks to be written to their bases now.
     pub(super) fn fills_are_due(&self) -> bool {
         !self.fetches.to_fill.is_empty() && self.fetches.fills < FILLS_AT_ONCE
-    }
-
-    /// Returns whether chunks may be written to their bases: in a pool in service with room that guests
-    /// will not miss.
-    fn may_fill(&self, store: &Store, base: VolumeId) -> bool {
-        let space = &store.core.space;
-        let left = space.usable_units() / LEFT_TO_GUESTS;
-        store.state == PoolState::Online
-            && !store.tuning.read_only
-            && !store.io.is_stalled()
-            && !self.full_devices.refuses
-            && space.live_units() + left + store.reserved_by_others(base) < space.usable_units()
     }
 
     /// Writes chunks that no read needs any more to their bases.

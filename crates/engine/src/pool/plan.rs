@@ -45,6 +45,8 @@ pub(super) struct Reading {
     pub(super) chunks: SmallVec<[ChunkKey; 1]>,
     /// True when some of them are not in memory.
     pub(super) lacks_chunks: bool,
+    /// The base that it reads, and the blocks from the first to the last one that it reads of it.
+    pub(super) of_base: Option<(VolumeId, Range<u64>)>,
 }
 
 /// The reason why a read cannot be planned now.
@@ -200,6 +202,8 @@ impl Requests {
         match base {
             None => {
                 (reading.plan.counts, reading.plan.leaves) = (None, SmallVec::new());
+                let first = reading.of_base.take().map_or(within.start, |(_, blocks)| blocks.start);
+                reading.of_base = Some((of, first..within.end)).filter(|_| !within.is_empty());
                 let root = store.root_of(Target::Head(of)).ok_or(Stop::Failed)?;
                 self.plan_blocks(store, reading, &root, within, Some(of))?;
             }

@@ -54,9 +54,16 @@ impl Requests {
             from_ahead: SmallVec::new(),
             chunks: SmallVec::new(),
             lacks_chunks: false,
+            of_base: None,
         };
         let may_wait = store.closing.is_none() || store.tuning.plants(Planted::BaseCloseWaits);
-        match self.plan_blocks(store, &mut reading, &root, first..first + count as u64, None) {
+        let planned = self.plan_blocks(store, &mut reading, &root, first..first + count as u64, None);
+        if let (Ok(()), Some((base, blocks)), Owner::Guest(_)) = (&planned, reading.of_base.take(), owner)
+            && !self.fetches.is_known(id)
+        {
+            self.note_base_read(store, base, blocks);
+        }
+        match planned {
             Ok(()) if reading.lacks_chunks && !may_wait => return self.fail_op(store, id, DiskError::Shutdown),
             Ok(()) if reading.lacks_chunks => return self.fetches.wait(id, reading.chunks),
             Ok(()) => {}

@@ -1,11 +1,18 @@
 //! Whether requests and commands have to wait for room, or are refused for want of it.
 
+use millpond_block::Tag;
+use millpond_format::VolumeId;
+
 use super::command::STARVED_TURNS;
 use super::destroy::Progress;
 use super::op::Owner;
 use super::requests::Requests;
 use super::turn::STARVED_MILLIS;
+use crate::PoolState;
 use crate::store::Store;
+
+/// The part of a pool that fills of bases leave to guests.
+const LEFT_TO_GUESTS: u64 = 32;
 
 impl Requests {
     /// Returns whether any operation waits for room in the log.
@@ -37,16 +44,33 @@ impl Requests {
         self.full_devices.refuses && self.is_guests(id)
     }
 
+    /// Returns whether chunks may be written to their bases: in a pool in service with room that guests
+    /// will not miss.
+    pub(super) fn may_fill(&self, store: &Store, base: VolumeId) -> bool {
+        let space = &store.core.space;
+        let left = space.usable_units() / LEFT_TO_GUESTS;
+        store.state == PoolState::Online
+            && !store.tuning.read_only
+            && !store.io.is_stalled()
+            && !self.full_devices.refuses
+            && space.live_units() + left + store.reserved_by_others(base) < space.usable_units()
+    }
+
     /// Returns whether an operation is a guest's, or part of one.
-    pub(super) fn is_guests(&self, mut id: u32) -> bool {
+    pub(super) fn is_guests(&self, id: u32) -> bool {
+        self.guest_of(id).is_some()
+    }
+
+    /// Returns the tag of the guest's request that an operation is, or is part of.
+    pub(super) fn guest_of(&self, mut id: u32) -> Option<Tag> {
         while let Some(op) = self.ops.get(id) {
             match op.owner {
-                Owner::Guest(_) => return true,
+                Owner::Guest(tag) => return Some(tag),
                 Owner::Parent(parent) => id = parent,
-                Owner::Command(_) | Owner::Gather(_) | Owner::Ahead(_) | Owner::Fill(..) | Owner::Nobody => return false,
+                Owner::Command(_) | Owner::Gather(_) | Owner::Ahead(_) | Owner::Fill(..) | Owner::Nobody => return None,
             }
         }
-        false
+        None
     }
 
     /// Returns whether records have waited for room so long that none will come.

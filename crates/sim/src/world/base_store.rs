@@ -17,6 +17,8 @@ use crate::rng::Rng;
 const MOST: usize = 16;
 /// Maximum answers kept to be repeated.
 const KEPT: usize = 32;
+/// Percent of the fetches ahead of guests that are given up.
+const GIVEN_UP: u64 = 20;
 /// Longest absence of the store, in nanoseconds.
 const ABSENCE: u64 = 4_000_000_000;
 
@@ -98,6 +100,9 @@ impl BaseStore {
         let index = (!due.is_empty()).then(|| *self.rng.pick(&due))?;
         let pending = self.out.swap_remove(index);
         self.keep(pending.clone());
+        if pending.fetch.ahead && self.rng.percent(GIVEN_UP) {
+            return Some((pending.fetch, Err(FetchError::NotNow)));
+        }
         let place = (pending.fetch.base, pending.fetch.chunk);
         match self.bad.get_mut(&place).filter(|_| !self.good) {
             Some(left) if *left > 0 => {

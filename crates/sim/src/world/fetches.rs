@@ -23,9 +23,11 @@ impl<S: System> World<S> {
             Ok(None) => "zeroes",
             Err(FetchError::Missing) => "missing",
             Err(FetchError::Damaged) => "damaged",
+            Err(FetchError::NotNow) => "not now",
         };
         let at = trace.add(Event::Fetched(fetch.id, outcome));
-        if result.is_err() {
+        stats.fetches_ahead += u64::from(fetch.ahead && result.is_ok());
+        if matches!(result, Err(FetchError::Missing | FetchError::Damaged)) {
             stats.refused_fetches += 1;
             oracle.refuse_chunk(fetch.base, fetch.chunk, at);
         }

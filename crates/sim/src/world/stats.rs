@@ -53,6 +53,8 @@ pub struct Stats {
     pub refused_fetches: u64,
     /// Fetches of chunks that the same engine was given before.
     pub fetched_again: u64,
+    /// Chunks that were fetched before a guest read them.
+    pub fetches_ahead: u64,
     /// Answers of the store that came twice, or after the end of the pool's service.
     pub late_fetches: u64,
     /// Device faults: devices that failed, were away, hung or damaged data.
@@ -122,6 +124,7 @@ impl Stats {
         self.fetches += other.fetches;
         self.refused_fetches += other.refused_fetches;
         self.fetched_again += other.fetched_again;
+        self.fetches_ahead += other.fetches_ahead;
         self.late_fetches += other.late_fetches;
         self.losses += other.losses;
         self.changes += other.changes;
