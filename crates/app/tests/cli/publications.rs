@@ -151,6 +151,7 @@ fn unpublish_asks_and_keeps_what_others_need() {
     assert!(said.contains("would delete 1 chunks"), "{said}");
     assert!(left.exists());
     done(&daemon, &["pool", "unpublish", "images"]);
+    daemon.run(&["pool", "unpublish", "images", "--force"]).refused(2, "TARGET#VOL@SNAP");
     assert!(!left.exists());
     daemon.run(&["pool", "unpublish", "images#gold@v1"]).refused(1, "-y");
     assert_eq!((listed(&daemon).len(), files(&daemon.path("images"))), (2, before));

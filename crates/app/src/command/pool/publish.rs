@@ -3,7 +3,7 @@
 
 use clap::{Args, ValueHint};
 use millpond_api::client::Client;
-use millpond_api::failure::Outcome;
+use millpond_api::failure::{Failure, Outcome};
 use millpond_api::names::SnapshotName;
 use millpond_api::size::Size;
 use millpond_backup::{Purpose, Target, Unpublished, prune, unpublish};
@@ -148,6 +148,8 @@ impl Unpublish {
             let published = Published::parse(&self.word, self.store)?;
             let (target, name) = published.find().await?;
             (published.place, target, Some(name))
+        } else if self.force {
+            return Err(Failure::usage("--force deletes a publication: give TARGET#VOL@SNAP"));
         } else {
             let place = Place::new(&self.word, self.store);
             let target = place.open(Purpose::Publications, Empty::Refuse).await?;
