@@ -4,6 +4,9 @@
 //! fetch, because the client of a store may block for minutes and parses bytes of others. A target that
 //! does not answer, or whose process dies, is asked again for ever: the reads of guests wait. A chunk that
 //! is missing or damaged is an error of the read.
+//!
+//! A chunk that is fetched ahead of a guest is asked for once: if the target does not answer, or does not
+//! have it, the fetch is given up, and made anew when a read waits for the chunk.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +16,7 @@ use millpond_api::{BaseSource, ConditionKind, EventKind, Pool};
 use millpond_engine::FetchError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
 
 use super::bases;
 use super::conditions::Found;
@@ -32,6 +35,8 @@ const IDLE: Duration = Duration::from_secs(60);
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// How long a target may take to answer anything before that is a condition.
 const SILENCE: Duration = Duration::from_secs(10);
+/// Time between two searches for fetches that nothing waits for any more.
+const LOOK: Duration = Duration::from_secs(5);
 /// Shortest time between two events about chunks of a target that cannot be had: a guest tries again.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -53,7 +58,7 @@ pub(super) struct FetchCounts {
     pub(super) errors: u64,
 }
 
-/// Pools that wait for a target.
+/// Pools whose reads wait for a target.
 #[derive(Clone, Debug)]
 struct Wait {
     pools: BTreeSet<Arc<str>>,
@@ -137,13 +142,17 @@ impl Daemon {
                 to
             });
             // the task ends after this one
-            let _ = target.send((chunk, source));
+            let _ = target.send(Wanted { chunk, source, since: Instant::now() });
         }
     }
 }
 
-/// A chunk to fetch, with its parsed source.
-type Wanted = (WantedChunk, BaseSource);
+/// A chunk to fetch.
+struct Wanted {
+    chunk: WantedChunk,
+    source: BaseSource,
+    since: Instant,
+}
 
 /// The reads of one target.
 struct TargetReads {
@@ -154,7 +163,7 @@ struct TargetReads {
     waiting: BTreeMap<u64, Wanted>,
     last: u64,
     pause: Duration,
-    /// Since when nothing was answered, while there is something to answer.
+    /// Since when nothing was answered, while reads wait.
     silent: Option<Instant>,
     why: Option<String>,
     reported: Option<Instant>,
@@ -186,10 +195,22 @@ impl TargetReads {
     /// Returns the number of the request for a chunk.
     fn add(&mut self, wanted: Wanted) -> u64 {
         self.last += 1;
+        if !wanted.chunk.ahead {
+            self.silent.get_or_insert_with(Instant::now);
+        }
         self.waiting.insert(self.last, wanted);
-        self.silent.get_or_insert_with(Instant::now);
         self.note();
         self.last
+    }
+
+    /// Gives up the fetches ahead of guests that are as old as this, or older.
+    fn give_up_ahead(&mut self, age: Duration) {
+        let old = |_: &u64, wanted: &mut Wanted| wanted.chunk.ahead && wanted.since.elapsed() >= age;
+        self.waiting.extract_if(.., old).for_each(|(_, wanted)| wanted.chunk.answer(Err(FetchError::NotNow)));
+    }
+
+    fn reads_wait(&self) -> bool {
+        self.waiting.values().any(|wanted| wanted.chunk.is_waited_for())
     }
 
     /// Returns the time until the next try, and doubles it.
@@ -203,6 +224,7 @@ impl TargetReads {
     async fn rest(&mut self, pause: Duration) {
         let end = Instant::now() + pause;
         loop {
+            self.give_up_ahead(Duration::ZERO);
             tokio::select! {
                 () = sleep_until(end) => break,
                 Some(wanted) = self.queue.recv() => {
@@ -214,8 +236,9 @@ impl TargetReads {
     }
 
     fn forget(&mut self) {
-        self.waiting.retain(|_, (chunk, _)| chunk.is_wanted());
-        if self.waiting.is_empty() {
+        let unwanted = |_: &u64, wanted: &mut Wanted| !wanted.chunk.ahead && !wanted.chunk.is_waited_for();
+        self.waiting.extract_if(.., unwanted).for_each(|(_, wanted)| wanted.chunk.answer(Err(FetchError::NotNow)));
+        if !self.reads_wait() {
             self.silent = None;
         }
         self.note();
@@ -227,10 +250,14 @@ impl TargetReads {
     /// The reason why it ended before.
     async fn serve(&mut self, mut reader: ChunkReader) -> Result<(), String> {
         let mut due: Vec<u64> = self.waiting.keys().copied().collect();
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // the next try of what the target did not answer
         let mut again: Option<Instant> = None;
         loop {
-            if again.is_none() {
+            if again.is_some() {
+                self.give_up_ahead(Duration::ZERO);
+            } else {
                 for id in due.drain(..) {
                     if let Some(request) = self.waiting.get(&id).and_then(|wanted| request(id, wanted)) {
                         reader.ask(&request).await?;
@@ -246,6 +273,7 @@ impl TargetReads {
                     Some((id, ChunkAnswer::Again(why))) => {
                         self.failed(why);
                         due.push(id);
+                        self.give_up_ahead(Duration::ZERO);
                         if again.is_none() {
                             again = Some(Instant::now() + self.next_pause());
                         }
@@ -255,6 +283,10 @@ impl TargetReads {
                 },
                 () = sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {
                     again = None;
+                    self.forget();
+                }
+                _ = look.tick(), if !self.waiting.is_empty() => {
+                    self.give_up_ahead(SILENCE);
                     self.forget();
                 }
                 () = sleep(IDLE), if self.waiting.is_empty() => {
@@ -274,10 +306,13 @@ impl TargetReads {
     }
 
     fn answered(&mut self, id: u64, answer: ChunkAnswer) {
-        let Some((chunk, source)) = self.waiting.remove(&id) else { return };
+        let Some(Wanted { chunk, source, .. }) = self.waiting.remove(&id) else { return };
         (self.pause, self.why) = (PAUSE.0, None);
-        self.silent = (!self.waiting.is_empty()).then(Instant::now);
+        self.silent = self.reads_wait().then(Instant::now);
         self.note();
+        if chunk.ahead && !matches!(answer, ChunkAnswer::Zero | ChunkAnswer::Data(_)) {
+            return chunk.answer(Err(FetchError::NotNow));
+        }
         self.daemon.fetching.count(&chunk.pool, &answer);
         let result = match answer {
             ChunkAnswer::Zero => Ok(None),
@@ -309,7 +344,8 @@ impl TargetReads {
         let mut waits = self.daemon.fetching.waits();
         match self.silent {
             Some(since) => {
-                let pools = self.waiting.values().map(|(chunk, _)| Arc::clone(&chunk.pool)).collect();
+                let waiting = self.waiting.values().filter(|wanted| wanted.chunk.is_waited_for());
+                let pools = waiting.map(|wanted| Arc::clone(&wanted.chunk.pool)).collect();
                 waits.insert(self.place.clone(), Wait { pools, since, why: self.why.clone() });
             }
             None => drop(waits.remove(&self.place)),
@@ -317,6 +353,7 @@ impl TargetReads {
     }
 }
 
-fn request(id: u64, (chunk, source): &Wanted) -> Option<ChunkRequest> {
+fn request(id: u64, wanted: &Wanted) -> Option<ChunkRequest> {
+    let Wanted { chunk, source, .. } = wanted;
     Some(ChunkRequest { id, chunk: chunk.chunk, size: chunk.size, root: bases::root(source)? })
 }

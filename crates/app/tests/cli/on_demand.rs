@@ -156,6 +156,24 @@ fn reads_wait_for_a_target_that_is_away() {
 }
 
 #[test]
+fn an_export_and_its_volume_go_although_a_read_waits() {
+    let source = filled();
+    published(&source);
+    let daemon = able();
+    daemon.run(&["clone", &words(&source), "tank/vm1"]).ok();
+    let base = base_of(&daemon, "tank/vm1");
+    let socket = daemon.export("tank/vm1", "vm1.sock");
+    fs::rename(source.path("images"), source.path("away")).expect("renamed");
+    let waiting = thread::spawn(move || read(&socket, 0, 4096));
+    let problem = format!("reads of clones wait for {}, which does not answer", source.text("images"));
+    eventually("the condition begins", || daemon.run(&["status", "--check"]).problems().contains(&problem));
+    daemon.run(&["unexport", "tank/vm1", "--force"]).ok();
+    assert!(waiting.join().expect("no panic").is_err(), "a read got data from nowhere");
+    daemon.run(&["destroy", "-R", &base, "-y"]).ok();
+    eventually("the condition ends", || !daemon.run(&["status", "--check"]).problems().contains(&problem));
+}
+
+#[test]
 fn a_daemon_that_ends_leaves_no_process_and_goes_on() {
     let source = filled();
     let wanted = published(&source);

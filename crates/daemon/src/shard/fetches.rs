@@ -1,12 +1,15 @@
 //! Chunks of bases that the pool lacks: passed to the daemon, whose processes read them, and taken back.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use millpond_block::Buf;
 use millpond_device::Waker;
 use millpond_engine::{Fetch, FetchError, VolumeId};
+use millpond_export::nbd::Session;
 use tokio::sync::mpsc::UnboundedSender;
 
+use super::connection::Connection;
 use super::pool::Pool;
 use super::shard::Shard;
 
@@ -25,17 +28,21 @@ pub struct WantedChunk {
     pub size: u64,
     /// The source of the base, in the daemon's words.
     pub source: String,
+    /// No read waited for it: it is fetched ahead of a guest, and may be given up.
+    pub ahead: bool,
     fetch: Fetch,
+    waited_for: Arc<AtomicBool>,
     fetched: Weak<Fetched>,
 }
 
 impl WantedChunk {
-    /// Returns false once the shard has ended, and no read waits for the chunk any more.
-    pub fn is_wanted(&self) -> bool {
-        self.fetched.strong_count() > 0
+    /// Returns whether reads wait for the chunk; approximately, because they begin and end meanwhile. A
+    /// fetch that none waits for may be given up with [`FetchError::NotNow`].
+    pub fn is_waited_for(&self) -> bool {
+        !self.ahead && self.fetched.strong_count() > 0 && self.waited_for.load(Ordering::Relaxed)
     }
 
-    /// Gives the chunk to the shard. A later import of the pool does not get it.
+    /// Gives the chunk to the shard, if that has not ended. A later import of the pool does not get it.
     pub fn answer(self, result: FetchResult) {
         let Some(fetched) = self.fetched.upgrade() else { return };
         fetched.results.lock().unwrap_or_else(PoisonError::into_inner).push((self.fetch, result));
@@ -53,10 +60,18 @@ struct Fetched {
 #[derive(Default)]
 pub(super) struct Fetches {
     way: Option<Way>,
-    /// Those that have no result, and the bytes that each is to have.
-    out: Vec<(Fetch, u64)>,
+    /// Those that have no result.
+    out: Vec<Out>,
     /// Time from which there are none any more, in nanoseconds: the shard ends.
     end: Option<u64>,
+}
+
+struct Out {
+    fetch: Fetch,
+    /// The bytes that it is to have.
+    length: u64,
+    /// Set by the shard.
+    waited_for: Arc<AtomicBool>,
 }
 
 struct Way {
@@ -91,17 +106,21 @@ impl<P: Pool> Shard<P> {
                 self.pool.fetched(fetch, Err(FetchError::Missing));
                 continue;
             };
+            let waited_for = Arc::new(AtomicBool::new(true));
             let wanted = WantedChunk {
                 pool: Arc::clone(pool),
                 volume: volume.name,
                 chunk: fetch.chunk,
                 size: volume.size,
                 source: base.source,
+                ahead: fetch.ahead,
                 fetch,
+                waited_for: Arc::clone(&waited_for),
                 fetched: Arc::downgrade(fetched),
             };
             let unit = u64::from(base.unit);
-            self.fetches.out.push((fetch, unit.min(volume.size.saturating_sub(fetch.chunk.saturating_mul(unit)))));
+            let length = unit.min(volume.size.saturating_sub(fetch.chunk.saturating_mul(unit)));
+            self.fetches.out.push(Out { fetch, length, waited_for });
             // without a receiver the daemon ends, and the pool with it
             let _ = to.send(wanted);
         }
@@ -112,8 +131,8 @@ impl<P: Pool> Shard<P> {
         let Some(way) = &self.fetches.way else { return };
         let results = std::mem::take(&mut *way.fetched.results.lock().unwrap_or_else(PoisonError::into_inner));
         for (fetch, result) in results {
-            let out = self.fetches.out.iter().position(|(out, _)| *out == fetch);
-            let Some((_, length)) = out.map(|at| self.fetches.out.swap_remove(at)) else { continue };
+            let out = self.fetches.out.iter().position(|out| out.fetch == fetch);
+            let Some(Out { length, .. }) = out.map(|at| self.fetches.out.swap_remove(at)) else { continue };
             let result = match result {
                 // the rest of the buffer would have other content
                 Ok(Some(bytes)) if (bytes.len() as u64) < length => Err(FetchError::Damaged),
@@ -132,6 +151,20 @@ impl<P: Pool> Shard<P> {
         buf
     }
 
+    /// Fails the requests of clients that are gone and that wait for chunks: their target may be away for
+    /// long, and their exports would not end before. Notes which fetches no read waits for any more.
+    pub(super) fn end_fetches_of_gone(&mut self) {
+        let is_gone = |client: &Connection| client.session.is_aborted() && client.session.in_flight() > 0;
+        let indexes = self.clients.indexes().into_iter().filter(|index| self.clients.get(*index).is_some_and(is_gone));
+        let gone: Vec<u32> = indexes.map(|index| self.clients.session_of(index)).collect();
+        if !gone.is_empty() {
+            self.pool.end_fetch_waits(&|tag| gone.contains(&Session::id_of(tag)));
+        }
+        for out in &self.fetches.out {
+            out.waited_for.store(self.pool.is_fetch_wanted(out.fetch), Ordering::Relaxed);
+        }
+    }
+
     /// Fails the reads that wait for chunks, once the shard has ended the connections of their clients.
     /// Guests of other protocols, which send requests without an answer again to the next daemon, keep
     /// waiting until the pool is given up.
@@ -140,7 +173,7 @@ impl<P: Pool> Shard<P> {
         if !is_due || !self.vhost.is_empty() || !self.mounts.is_empty() {
             return;
         }
-        for (fetch, _) in std::mem::take(&mut self.fetches.out) {
+        for Out { fetch, .. } in std::mem::take(&mut self.fetches.out) {
             self.pool.fetched(fetch, Err(FetchError::Missing));
         }
     }

@@ -395,5 +395,6 @@ impl<P: Pool> Shard<P> {
                 self.enqueue(index);
             }
         }
+        self.end_fetches_of_gone();
     }
 }

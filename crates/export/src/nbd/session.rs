@@ -448,6 +448,11 @@ impl Session {
         }
     }
 
+    /// Returns whether the connection was aborted.
+    pub fn is_aborted(&self) -> bool {
+        self.aborted
+    }
+
     /// Starts a shutdown of the server: requests in flight are completed, later ones get ESHUTDOWN,
     /// and options get ERR_SHUTDOWN. The loop closes the connection when it [is
     /// idle](Session::is_idle), or waits some time for the client to disconnect.
