@@ -54,6 +54,10 @@ struct Plan {
     always: Option<Fault>,
     /// Requests that are done late.
     held: Vec<Message>,
+    /// Time that each answer takes longer.
+    latency: Duration,
+    /// Number of the answers that were sent, and their bytes.
+    sent: (u64, u64),
 }
 
 /// A proxy. Its threads end with the process.
@@ -97,6 +101,16 @@ impl Proxy {
     /// Sets the faults of the next requests.
     pub fn next(&self, faults: &[Fault]) {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner).next = faults.iter().copied().collect();
+    }
+
+    /// Lets all answers take this much longer.
+    pub fn delay(&self, latency: Duration) {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).latency = latency;
+    }
+
+    /// Returns the number of the answers that were sent, and their bytes.
+    pub fn sent(&self) -> (u64, u64) {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner).sent
     }
 
     /// Sets a fault of all requests.
@@ -182,6 +196,12 @@ fn serve(mut client: TcpStream, store: SocketAddr, plan: &Mutex<Plan>) -> Result
     if fault == Some(Fault::CutBody) {
         bytes.truncate(bytes.len() - 1000);
     }
+    let latency = {
+        let mut plan = plan.lock().unwrap_or_else(PoisonError::into_inner);
+        plan.sent = (plan.sent.0 + 1, plan.sent.1 + bytes.len() as u64);
+        plan.latency
+    };
+    thread::sleep(latency);
     client.write_all(&bytes)?;
     // every answer says that the connection ends
     Ok(client.shutdown(Shutdown::Write)?)

@@ -96,21 +96,22 @@ impl Tree {
     /// # Errors
     /// A program is missing, or QEMU does not start.
     pub fn boot(&self, dir: &Path, machine: &Machine<'_>, script: &str) -> Result<Guest> {
+        let root = self.image(dir, machine.root, script)?;
+        let drive = format!("file={},format=raw,if=virtio,cache=unsafe", root.display());
+        machine.boot(dir, &["-drive".to_owned(), drive])
+    }
+
+    /// Makes an image of the root file system, with a script that runs while the system starts.
+    ///
+    /// # Errors
+    /// A program is missing.
+    pub fn image(&self, dir: &Path, bytes: u64, script: &str) -> Result<PathBuf> {
         self.add(script)?;
-        let (root, initramfs) = (dir.join("root.img"), dir.join("initramfs"));
-        fs::File::create(&root)?.set_len(machine.root)?;
+        let root = dir.join("root.img");
+        fs::File::create(&root)?.set_len(bytes)?;
         let mut make = Command::new(find_tool("mke2fs").context("mke2fs")?);
         run_command(make.args(["-q", "-F", "-t", "ext4", "-d"]).arg(&self.path).arg(&root))?;
-        let mut archive = Archive::default();
-        archive.file("init", 0o755, INIT.as_bytes());
-        archive.file("bin/busybox", 0o755, &fs::read(find_tool("busybox").context("busybox")?)?);
-        archive.modules(machine.kernel, &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "fuse"])?;
-        fs::write(&initramfs, archive.finish())?;
-        let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64")?);
-        command.args(["-machine", "pc,accel=tcg", "-append", "console=ttyS0 loglevel=2 panic=-1 systemd.show_status=no"]);
-        command.arg("-kernel").arg(&machine.kernel.image).arg("-initrd").arg(&initramfs);
-        command.arg("-drive").arg(format!("file={},format=raw,if=virtio,cache=unsafe", root.display())).args(&machine.options);
-        Guest::start_with(command, machine.memory)
+        Ok(root)
     }
 
     fn add(&self, script: &str) -> Result<()> {
@@ -124,6 +125,25 @@ impl Tree {
         // it would take the console away from the script
         symlink("/dev/null", units.join("serial-getty@ttyS0.service"))?;
         Ok(())
+    }
+}
+
+impl Machine<'_> {
+    /// Boots the root file system that is on QEMU's first disk.
+    ///
+    /// # Errors
+    /// A program is missing, or QEMU does not start.
+    pub fn boot(&self, dir: &Path, disk: &[String]) -> Result<Guest> {
+        let initramfs = dir.join("initramfs");
+        let mut archive = Archive::default();
+        archive.file("init", 0o755, INIT.as_bytes());
+        archive.file("bin/busybox", 0o755, &fs::read(find_tool("busybox").context("busybox")?)?);
+        archive.modules(self.kernel, &["virtio_pci", "virtio_blk", "crc32c_generic", "ext4", "fuse"])?;
+        fs::write(&initramfs, archive.finish())?;
+        let mut command = Command::new(find_tool("qemu-system-x86_64").context("qemu-system-x86_64")?);
+        command.args(["-machine", "pc,accel=tcg", "-append", "console=ttyS0 loglevel=2 panic=-1 systemd.show_status=no"]);
+        command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(&initramfs).args(disk).args(&self.options);
+        Guest::start_with(command, self.memory)
     }
 }
 

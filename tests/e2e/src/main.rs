@@ -18,6 +18,7 @@ mod bucket_proxy;
 mod cache;
 mod cases;
 mod claims;
+mod cold_boot;
 mod console;
 mod debian;
 mod devices;

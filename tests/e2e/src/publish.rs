@@ -25,19 +25,24 @@ const SIZE: u64 = 64 << 20;
 const CHUNK: u64 = 256 << 10;
 /// Chunks that are written before the first snapshot. The last one is written again for each later one.
 const FIRST: u64 = 48;
-const TARGET: &str = "s3://pond/images";
+pub const TARGET: &str = "s3://pond/images";
 /// Age of a lock that counts for nothing, and a bit.
 const DEAD: Duration = Duration::from_secs(31 * 60);
 
 /// The target in the bucket, and its files in the store.
-struct Images {
+pub struct Images {
     options: [String; 2],
     files: PathBuf,
 }
 
 impl Images {
-    fn of(store: &Store) -> Images {
+    pub fn of(store: &Store) -> Images {
         Images { options: ["-o".to_owned(), format!("endpoint=http://{}", store.address)], files: store.dir().join("images") }
+    }
+
+    /// The same target behind a proxy.
+    pub fn behind(&self, proxy: &Proxy) -> Images {
+        Images { options: ["-o".to_owned(), format!("endpoint=http://{}", proxy.address())], files: self.files.clone() }
     }
 
     fn command(&self, host: &Millpond, words: &[&str]) -> Command {
@@ -47,7 +52,7 @@ impl Images {
         command
     }
 
-    fn run(&self, host: &Millpond, words: &[&str]) -> Result<Output> {
+    pub fn run(&self, host: &Millpond, words: &[&str]) -> Result<Output> {
         let output = self.command(host, words).output()?;
         ensure!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
         Ok(output)
@@ -207,7 +212,16 @@ fn kill(images: &Images, [here, there]: [&Millpond; 2], room: &Path) -> Result<(
 }
 
 /// The value of a series of a pool, without a fraction.
-fn metric(host: &Millpond, name: &str) -> Result<u64> {
+/// Writes the credentials of the store to a file; returns its path.
+pub fn credentials(dir: &Path) -> Result<String> {
+    let keys = dir.join("keys");
+    fs::write(&keys, "AWS_ACCESS_KEY_ID=test\nAWS_SECRET_ACCESS_KEY=testtest\n")?;
+    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+    Ok(keys.display().to_string())
+}
+
+/// Returns the value of a metric of the host's one pool.
+pub fn metric(host: &Millpond, name: &str) -> Result<u64> {
     let (_, text) = scrape(&host.control_socket(), None)?;
     let line = text.lines().find(|line| line.starts_with(&format!("{name}{{"))).with_context(|| format!("no {name}"))?;
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).with_context(|| line.to_owned())
@@ -215,11 +229,9 @@ fn metric(host: &Millpond, name: &str) -> Result<u64> {
 
 /// A clone whose blocks come when they are read, from a store that fails, is away, and comes back.
 fn on_demand(images: &Images, store: &Store, [here, there]: [&Millpond; 2], room: &Path) -> Result<()> {
-    let (proxy, keys) = (Proxy::start(store.address)?, room.join("keys"));
-    fs::write(&keys, "AWS_ACCESS_KEY_ID=test\nAWS_SECRET_ACCESS_KEY=testtest\n")?;
-    fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
-    let images = Images { options: ["-o".to_owned(), format!("endpoint=http://{}", proxy.address())], files: images.files.clone() };
-    let (words, keys) = (format!("{TARGET}#golden@v2"), keys.display().to_string());
+    let (proxy, keys) = (Proxy::start(store.address)?, credentials(room)?);
+    let images = images.behind(&proxy);
+    let words = format!("{TARGET}#golden@v2");
     let clone = ["clone", words.as_str(), "tank/lazy", "--credentials", keys.as_str()];
     images.refused(there, &clone, "millpond pool upgrade tank")?;
     there.cli(&["pool", "upgrade", "-y", "tank"])?;

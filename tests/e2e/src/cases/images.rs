@@ -1,7 +1,7 @@
 //! Disk images, and sector sizes of their contents.
 
 use super::{Asks, Case};
-use crate::{backup, disk_images, publish, replication, replication_ssh, sectors, send_receive};
+use crate::{backup, cold_boot, disk_images, publish, replication, replication_ssh, sectors, send_receive};
 
 pub const CASES: &[Case] = &[
     Case {
@@ -59,6 +59,14 @@ pub const CASES: &[Case] = &[
         guest: false,
         asks: Asks::Everything,
         run: backup::bucket,
+    },
+    Case {
+        name: "cold-boot",
+        about: "a Debian boots from a publication in a bucket: at most 1.25 times as long as from what was fetched; only if MILLPOND_MEASURE is set, on a machine without other work",
+        needs: &["$MILLPOND_MEASURE", "root", "versitygw", "mmdebstrap", "mke2fs", "qemu-system-x86_64", "busybox"],
+        guest: true,
+        asks: Asks::Everything,
+        run: cold_boot::run,
     },
     Case {
         name: "publish",
