@@ -26,8 +26,7 @@ pub struct Fetch {
     /// Number of the chunk: the bytes from this times [`BaseInfo::unit`] on, as many as that or up to
     /// the end of the base.
     pub chunk: u64,
-    /// No read waited for it when it was passed out: it is fetched ahead of a guest. The caller may give
-    /// up with [`FetchError::NotNow`].
+    /// No read waited for it when it was passed out: it is fetched ahead of a guest.
     pub ahead: bool,
 }
 
@@ -41,8 +40,8 @@ pub enum FetchError {
     /// Its content is wrong.
     #[error("the chunk is damaged")]
     Damaged,
-    /// The caller has given up a fetch ahead of a guest. The chunk is passed out again if a read waits
-    /// for it by now, or when one does.
+    /// The caller has given the fetch up. The chunk is passed out again if a read waits for it by now, or
+    /// when one does.
     #[error("the store does not answer now")]
     NotNow,
 }

@@ -10,8 +10,7 @@
 //! would return. So a fill that a crash undoes is repeated, reads need not wait for it, and a fill that
 //! has no room is left out.
 //!
-//! INV-BASE-6: a fetch ahead of guests that is given up fails no read: if reads came to wait for its chunk
-//! meanwhile, it is fetched for them.
+//! INV-BASE-6: a fetch that is given up fails no read: if reads wait for its chunk, it is fetched anew.
 //!
 //! INV-BASE-4: a read that waits for a chunk holds nothing that other requests wait for, but for the
 //! lock of the blocks that it is the old content of.
@@ -31,11 +30,12 @@ use crate::{Fetch, FetchError, Planted, Target};
 
 /// Chunks that the caller fetches at a time.
 const AT_ONCE: usize = 16;
+/// Those among them that are fetched ahead.
+const AHEAD_AT_ONCE: usize = 4;
+/// Most chunks that wait to be fetched ahead.
+const MOST_AHEAD: usize = 32;
 /// Chunks that are written to their bases at a time.
 const FILLS_AT_ONCE: usize = 16;
-/// Chunks among them that are fetched ahead, and that wait for that.
-const AHEAD_AT_ONCE: usize = 4;
-const MOST_AHEAD: usize = 32;
 /// Bytes of chunks that wait for their fill; those beyond are not kept.
 const MOST_UNFILLED: u64 = 32 << 20;
 
@@ -65,13 +65,15 @@ enum Fill {
 struct Chunk {
     state: ChunkState,
     fill: Fill,
+    /// It is among those that reads wait for and that the caller has not taken.
+    queued: bool,
     /// Reads that wait for it or, while they wait for others, will use it.
     readers: SmallVec<[u32; 2]>,
 }
 
 impl Chunk {
     fn wanted() -> Chunk {
-        Chunk { state: ChunkState::Wanted, fill: Fill::Due, readers: SmallVec::new() }
+        Chunk { state: ChunkState::Wanted, fill: Fill::Due, queued: false, readers: SmallVec::new() }
     }
 }
 
@@ -118,7 +120,8 @@ impl Fetches {
         let mut left = 0;
         for key in &keys {
             let chunk = self.chunks.entry(*key).or_insert_with(Chunk::wanted);
-            if matches!(chunk.state, ChunkState::Wanted) && chunk.readers.is_empty() {
+            if matches!(chunk.state, ChunkState::Wanted) && !chunk.queued {
+                chunk.queued = true;
                 self.wanted.push_back(*key);
             }
             if !chunk.readers.contains(&op) {
@@ -204,7 +207,11 @@ impl Fetches {
     /// Takes the next chunk that is wanted, and whether no read waits for it.
     fn next_wanted(&mut self) -> Option<(ChunkKey, bool)> {
         while let Some(key) = self.wanted.pop_front() {
-            let Some(chunk) = self.chunks.get(&key).filter(|chunk| matches!(chunk.state, ChunkState::Wanted)) else { continue };
+            let Some(chunk) = self.chunks.get_mut(&key) else { continue };
+            chunk.queued = false;
+            if !matches!(chunk.state, ChunkState::Wanted) {
+                continue;
+            }
             if !chunk.readers.is_empty() {
                 return Some((key, false));
             }
@@ -244,7 +251,7 @@ impl Fetches {
                 chunk.readers.clone()
             }
             (Err(FetchError::NotNow), Some(chunk)) if !chunk.readers.is_empty() => {
-                chunk.state = ChunkState::Wanted;
+                (chunk.state, chunk.queued) = (ChunkState::Wanted, true);
                 self.wanted.push_front(key);
                 return SmallVec::new();
             }
@@ -344,7 +351,8 @@ impl Requests {
                 return;
             }
             self.fetches.to_fill.pop_front();
-            let Some(Chunk { state: ChunkState::Here(bytes), fill: fill @ Fill::Due, readers }) = self.fetches.chunks.get_mut(&key) else {
+            let Some(Chunk { state: ChunkState::Here(bytes), fill: fill @ Fill::Due, readers, .. }) = self.fetches.chunks.get_mut(&key)
+            else {
                 continue;
             };
             let Some(range) = range.filter(|_| may && !busy) else {

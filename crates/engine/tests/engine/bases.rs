@@ -1,5 +1,6 @@
 //! Bases: clones of publications, whose blocks are fetched when they are read.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::{Buf, ByteRange, DiskError, Op, SectorProfile};
@@ -562,7 +563,7 @@ fn chunks_are_fetched_ahead_of_a_guest_that_reads_in_order() {
 }
 
 #[test]
-fn a_fetch_ahead_that_is_given_up_fails_no_read() {
+fn a_fetch_that_is_given_up_fails_no_read() {
     let (mut harness, _, clone) = pool(64, Compression::Off);
     let (mut store, target) = (Store::default(), Target::Head(clone));
     for chunk in 0..3 {
@@ -591,6 +592,10 @@ fn a_fetch_ahead_that_is_given_up_fails_no_read() {
     harness.engine.fetched(fetches[2], Err(FetchError::NotNow));
     let again = fetches_of(&mut harness);
     assert_eq!(words(&again), [(6, false)]);
+    // the same without read-ahead
+    harness.engine.fetched(again[0], Err(FetchError::NotNow));
+    let again = fetches_of(&mut harness);
+    assert_eq!(words(&again), [(6, false)]);
     for fetch in [fetches[0], fetches[1], again[0]].into_iter().chain(more) {
         let result = store.result(fetch);
         harness.engine.fetched(fetch, result);
@@ -598,5 +603,36 @@ fn a_fetch_ahead_that_is_given_up_fails_no_read() {
     harness.settle();
     let results: Vec<bool> = std::iter::from_fn(|| harness.engine.pop_completion()).map(|done| done.result.is_ok()).collect();
     assert_eq!(results, [true, true]);
+    harness.audit();
+}
+
+#[test]
+fn requests_of_a_client_that_is_gone_do_not_wait() {
+    let (mut harness, _, clone) = pool(64, Compression::Off);
+    let (mut store, target) = (Store::default(), Target::Head(clone));
+    harness.submit(target, Op::Read, 0, 2 * UNIT);
+    harness.write(target, 4096 + 512, &[9; 512]);
+    harness.submit(target, Op::Read, UNIT, 4096);
+    let fetches = fetches_of(&mut harness);
+    assert_eq!(fetches.iter().map(|fetch| fetch.chunk).collect::<Vec<_>>(), [0, 1]);
+    let tags = RefCell::new(BTreeSet::new());
+    harness.engine.end_fetch_waits(&|tag| !tags.borrow_mut().insert(tag));
+    let kept = tags.take().pop_last().unwrap();
+    harness.engine.end_fetch_waits(&|tag| tag != kept);
+    harness.settle();
+    for _ in 0..2 {
+        assert_eq!(harness.engine.pop_completion().unwrap().result.map(|_| ()), Err(DiskError::Shutdown));
+    }
+    assert!(harness.engine.pop_completion().is_none());
+    assert_eq!(fetches.iter().map(|fetch| harness.engine.is_fetch_wanted(*fetch)).collect::<Vec<_>>(), [false, true]);
+    for fetch in fetches {
+        let result = store.result(fetch);
+        harness.engine.fetched(fetch, result);
+    }
+    harness.settle();
+    assert!(harness.engine.pop_completion().unwrap().result.is_ok());
+    // the blocks of the write that was not made have their content, and no lock
+    store.check(&mut harness, target, 0, &content(0, 2 * UNIT));
+    store.write(&mut harness, target, 4096 + 512, &[9; 512]);
     harness.audit();
 }
