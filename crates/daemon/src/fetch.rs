@@ -195,7 +195,7 @@ impl TargetReads {
     /// Returns the number of the request for a chunk.
     fn add(&mut self, wanted: Wanted) -> u64 {
         self.last += 1;
-        if !wanted.chunk.ahead {
+        if wanted.chunk.is_waited_for() {
             self.silent.get_or_insert_with(Instant::now);
         }
         self.waiting.insert(self.last, wanted);
@@ -203,9 +203,10 @@ impl TargetReads {
         self.last
     }
 
-    /// Gives up the fetches ahead of guests that are as old as this, or older.
+    /// Gives up the fetches ahead of guests that are as old as this, or older, and that no read has come
+    /// to wait for.
     fn give_up_ahead(&mut self, age: Duration) {
-        let old = |_: &u64, wanted: &mut Wanted| wanted.chunk.ahead && wanted.since.elapsed() >= age;
+        let old = |_: &u64, wanted: &mut Wanted| wanted.chunk.ahead && !wanted.chunk.is_waited_for() && wanted.since.elapsed() >= age;
         self.waiting.extract_if(.., old).for_each(|(_, wanted)| wanted.chunk.answer(Err(FetchError::NotNow)));
     }
 
@@ -235,11 +236,14 @@ impl TargetReads {
         self.forget();
     }
 
+    /// Gives up the fetches whose reads have ended.
     fn forget(&mut self) {
         let unwanted = |_: &u64, wanted: &mut Wanted| !wanted.chunk.ahead && !wanted.chunk.is_waited_for();
         self.waiting.extract_if(.., unwanted).for_each(|(_, wanted)| wanted.chunk.answer(Err(FetchError::NotNow)));
-        if !self.reads_wait() {
-            self.silent = None;
+        if self.reads_wait() {
+            self.silent.get_or_insert_with(Instant::now);
+        } else {
+            (self.silent, self.why) = (None, None);
         }
         self.note();
     }
@@ -270,6 +274,8 @@ impl TargetReads {
                     None => return Ok(()),
                 },
                 answer = reader.answer() => match answer {
+                    // it was given up
+                    Some((id, ChunkAnswer::Again(_))) if !self.waiting.contains_key(&id) => {}
                     Some((id, ChunkAnswer::Again(why))) => {
                         self.failed(why);
                         due.push(id);

@@ -28,7 +28,7 @@ pub struct WantedChunk {
     pub size: u64,
     /// The source of the base, in the daemon's words.
     pub source: String,
-    /// No read waited for it: it is fetched ahead of a guest, and may be given up.
+    /// No read waited for it when the pool asked for it: it is fetched ahead of a guest.
     pub ahead: bool,
     fetch: Fetch,
     waited_for: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ impl WantedChunk {
     /// Returns whether reads wait for the chunk; approximately, because they begin and end meanwhile. A
     /// fetch that none waits for may be given up with [`FetchError::NotNow`].
     pub fn is_waited_for(&self) -> bool {
-        !self.ahead && self.fetched.strong_count() > 0 && self.waited_for.load(Ordering::Relaxed)
+        self.fetched.strong_count() > 0 && self.waited_for.load(Ordering::Relaxed)
     }
 
     /// Gives the chunk to the shard, if that has not ended. A later import of the pool does not get it.
@@ -106,7 +106,7 @@ impl<P: Pool> Shard<P> {
                 self.pool.fetched(fetch, Err(FetchError::Missing));
                 continue;
             };
-            let waited_for = Arc::new(AtomicBool::new(true));
+            let waited_for = Arc::new(AtomicBool::new(!fetch.ahead));
             let wanted = WantedChunk {
                 pool: Arc::clone(pool),
                 volume: volume.name,
@@ -159,6 +159,7 @@ impl<P: Pool> Shard<P> {
         let gone: Vec<u32> = indexes.map(|index| self.clients.session_of(index)).collect();
         if !gone.is_empty() {
             self.pool.end_fetch_waits(&|tag| gone.contains(&Session::id_of(tag)));
+            self.stage.set_busy(true);
         }
         for out in &self.fetches.out {
             out.waited_for.store(self.pool.is_fetch_wanted(out.fetch), Ordering::Relaxed);
