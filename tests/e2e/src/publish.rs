@@ -211,7 +211,6 @@ fn kill(images: &Images, [here, there]: [&Millpond; 2], room: &Path) -> Result<(
     images.run(here, &["pool", "publications", TARGET, "--verify"]).map(drop)
 }
 
-/// The value of a series of a pool, without a fraction.
 /// Writes the credentials of the store to a file; returns its path.
 pub fn credentials(dir: &Path) -> Result<String> {
     let keys = dir.join("keys");
