@@ -1,9 +1,9 @@
 //! `aged-reads`: large reads of a volume whose blocks were all overwritten at random, without snapshots
 //! and with 100 that share nearly all of its blocks, relative to a raw image.
 
-use super::Setup;
 use super::aging::Aging;
 use super::sample::measure_into;
+use super::{Media, Setup};
 use crate::load::{LoadSpec, Mix, run};
 use crate::report::{Goal, Results};
 use anyhow::Result;
@@ -42,6 +42,9 @@ pub fn run_aged_reads(setup: &Setup, results: &mut Results) -> Result<()> {
             run(&open.contender.endpoint()?, &reads)?;
             measure_all(setup, results, rep, "after reads", &label, open.contender.as_ref())?;
         }
+    }
+    if setup.media != Media::Disk {
+        return Ok(());
     }
     for (case, _) in cases() {
         for snapshots in [0, SNAPSHOTS] {
