@@ -400,7 +400,7 @@ pub(super) async fn open_rehearsed(
 /// Returns the engine's specification of a new pool, with a random id.
 fn pool_spec(name: &str, groups: &[DeviceGroup]) -> Result<PoolSpec, ApiError> {
     let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
-    Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None })
+    Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None, features: false })
 }
 
 /// Formats devices and waits until the pool is in service.

@@ -50,8 +50,13 @@ struct Case {
 impl Pool {
     fn new() -> Pool {
         let geometry = DeviceGeometry { size: DEVICE as u64, logical_sector: 512, physical_sector: 4096 };
-        let spec =
-            PoolSpec { name: "bench".into(), id: PoolId([7; 16]), groups: vec![GroupSpec::data(Layout::Linear)], extent_bytes: None };
+        let spec = PoolSpec {
+            name: "bench".into(),
+            id: PoolId([7; 16]),
+            groups: vec![GroupSpec::data(Layout::Linear)],
+            extent_bytes: None,
+            features: true,
+        };
         let engine = Engine::create(spec, vec![geometry], Tuning::default(), Time(1)).expect("a pool");
         let (media, random) = (vec![0; DEVICE], Random::new(5));
         let mut pool = Pool { engine, media, now: 1, tag: 1, targets: Vec::new(), device: Duration::ZERO, random };

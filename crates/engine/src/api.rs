@@ -41,6 +41,9 @@ pub struct PoolSpec {
     pub groups: Vec<GroupSpec>,
     /// Bytes of an extent (power of two, 64 KiB to 64 MiB); `None` chooses by the size of the pool.
     pub extent_bytes: Option<u64>,
+    /// True to turn on all features of the format that this version has, as
+    /// [`TurnFeaturesOn`](DeviceCommand::TurnFeaturesOn) does: older versions cannot use the pool then.
+    pub features: bool,
 }
 
 /// Specification of a group of devices.

@@ -2,6 +2,7 @@
 
 mod chunks;
 mod deadlist;
+mod forwards;
 mod layout;
 mod pages;
 mod pieces;

@@ -319,6 +319,10 @@ pub enum Planted {
     CodecInOrder,
     /// Map gathered blocks although their entries changed since they were read.
     GatherStale,
+    /// Free an address without the slot that its forward leads to.
+    ForwardKeepsTarget,
+    /// Leave out of checkpoints the chunks whose blocks are all elsewhere.
+    ForwardForgotten,
     /// Find blocks that were read ahead, or are being, by the addresses that they had then.
     ReadAheadStale,
     /// Read a chunk of a base that cannot be fetched as zeroes.

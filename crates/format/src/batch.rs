@@ -4,9 +4,10 @@
 //! of the catalog, and moves. It includes its own place, so that a stale or misplaced header is
 //! never accepted.
 
+use crate::chunk::get_plain;
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::record::Record;
-use crate::{BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c};
+use crate::{Addr, BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c};
 
 /// Bytes of the fixed part of a header.
 pub const BATCH_FIXED: usize = 96;
@@ -150,6 +151,16 @@ pub enum Item {
         /// Their blocks, as far as no earlier batch listed them.
         runs: Vec<SmallRun>,
     },
+    /// Consecutive plain blocks of a head, whose addresses stay: each address gets a forward to its
+    /// slot in this batch. Their stored bytes follow one another in the payload.
+    Forward {
+        /// The volume whose head was read.
+        volume: VolumeId,
+        /// First block.
+        block: BlockNo,
+        /// Address and checksum of each block.
+        sources: Vec<(Addr, u32)>,
+    },
 }
 
 /// Consecutive uncompressed blocks, in consecutive slots of 8 units of a chunk on special devices.
@@ -226,6 +237,19 @@ pub fn encode_run(
     }
 }
 
+/// Appends a run of blocks whose addresses stay, as [`Item::encode`] does.
+pub fn encode_forwards(e: &mut Encoder, volume: VolumeId, block: BlockNo, sources: impl ExactSizeIterator<Item = (Addr, u32)>) {
+    e.u8(6);
+    e.u8(0);
+    e.u16(u16::try_from(sources.len()).unwrap_or(u16::MAX));
+    e.u32(volume.0);
+    e.u64(block.0);
+    for (source, crc) in sources {
+        e.u64(source.to_bits());
+        e.u32(crc);
+    }
+}
+
 impl Item {
     /// Appends the item.
     pub fn encode(&self, e: &mut Encoder) {
@@ -277,6 +301,7 @@ impl Item {
                     run.crcs.iter().for_each(|crc| e.u32(*crc));
                 }
             }
+            Item::Forward { volume, block, sources } => encode_forwards(e, *volume, *block, sources.iter().copied()),
         }
     }
 
@@ -323,6 +348,18 @@ impl Item {
                 let batches = d.u32()?;
                 let runs = (0..d.count(SmallRun::BYTES)?).map(|_| small_run(d)).collect::<Result<Vec<_>, _>>()?;
                 Ok(Item::Small { batches, runs })
+            }
+            6 => {
+                if d.u8()? != 0 {
+                    return Err(FormatError::Field("forward"));
+                }
+                let count = usize::from(d.u16()?);
+                let (volume, block) = (VolumeId(d.u32()?), BlockNo(d.counter("block")?));
+                if count * 12 > d.remaining() {
+                    return Err(FormatError::Truncated);
+                }
+                let sources = (0..count).map(|_| Ok((get_plain(d)?, d.u32()?))).collect::<Result<Vec<_>, _>>()?;
+                Ok(Item::Forward { volume, block, sources })
             }
             _ => Err(FormatError::Field("item")),
         }

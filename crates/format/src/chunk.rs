@@ -3,12 +3,14 @@
 use std::borrow::Cow;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{ChunkId, Epoch, SegmentId};
+use crate::{Addr, BLOCK_UNITS, ChunkId, Coding, Epoch, NO_SEGMENT, SegmentId};
 
 /// Chunk ids of one page of the table.
 pub const CHUNKS_PER_PAGE: u64 = 64;
 /// Maximum number of words in a bitmap of a chunk: 8,192 slots.
 pub const MAX_SLOT_WORDS: usize = 128;
+/// In the byte of the grain: forwards follow.
+const FORWARDED: u8 = 0x80;
 
 /// A chunk in a page of the table.
 ///
@@ -17,12 +19,17 @@ pub const MAX_SLOT_WORDS: usize = 128;
 /// | chunk | 8 | |
 /// | epoch | 8 | when it was begun |
 /// | birth | 8 | write clock in blocks when it was begun |
-/// | segment, base | 8 | place of the chunk; base in 4 KiB steps |
+/// | segment, base | 8 | place of the chunk; base in 4 KiB steps. Segment 2^32 - 1: no place, all live slots are forwarded |
 /// | identities | 4 | place of the header with block identities, 4 KiB steps; 2^32 - 1: in line |
-/// | grain, class | 2 | units per slot; lifetime class |
+/// | grain, class | 2 | units per slot, bit 7: forwards follow; lifetime class |
 /// | slots | 4 | slots handed out |
 /// | live | 4 + 8 n | bitmap |
 /// | present | 4 + 8 n | bitmap of the slots that the last move copied; n = 0: all |
+/// | forwarded | 4 + 8 n | only with bit 7: bitmap of the slots whose blocks are elsewhere |
+/// | targets | 8 each | only with bit 7: addresses of these blocks, in the order of slots |
+///
+/// Blocks that snapshots share keep their address when they are gathered: the slot gets a forward to a
+/// slot of another chunk. Forwarded slots are not in `live`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkRecord<'a> {
     /// Chunk id.
@@ -48,6 +55,20 @@ pub struct ChunkRecord<'a> {
     pub live: Cow<'a, [u64]>,
     /// Slots that are stored at this place; empty: all.
     pub present: Cow<'a, [u64]>,
+    /// Slots whose blocks are in another chunk.
+    pub forwarded: Cow<'a, [u64]>,
+    /// Addresses of these blocks, in the order of slots.
+    pub targets: Cow<'a, [Addr]>,
+}
+
+/// Returns whether an address is one that a forward can have: of a plain block.
+pub(crate) fn is_plain(addr: Addr) -> bool {
+    addr.is_some() && addr.units() == BLOCK_UNITS && addr.coding() == Coding::Raw
+}
+
+/// Reads the address of a plain block.
+pub(crate) fn get_plain(d: &mut Decoder<'_>) -> Result<Addr, FormatError> {
+    Addr::from_bits(d.u64()?).ok().filter(|addr| is_plain(*addr)).ok_or(FormatError::Field("forward"))
 }
 
 fn put_words(e: &mut Encoder, words: &[u64]) {
@@ -75,11 +96,16 @@ impl ChunkRecord<'_> {
         e.u32(self.segment.0);
         e.u32(self.base);
         e.u32(self.identities);
-        e.u8(self.grain);
+        let is_forwarded = !self.forwarded.is_empty();
+        e.u8(self.grain | if is_forwarded { FORWARDED } else { 0 });
         e.u8(self.class);
         e.u32(self.slots);
         put_words(e, &self.live);
         put_words(e, &self.present);
+        if is_forwarded {
+            put_words(e, &self.forwarded);
+            e.u64s(self.targets.iter().map(|target| target.to_bits()));
+        }
     }
 
     /// Reads a page: chunks until the end of `bytes`.
@@ -90,7 +116,7 @@ impl ChunkRecord<'_> {
         let mut d = Decoder::new(bytes);
         let mut page = Vec::new();
         while d.remaining() > 0 {
-            let record = ChunkRecord {
+            let mut record = ChunkRecord {
                 chunk: d.chunk()?,
                 epoch: Epoch(d.counter("epoch")?),
                 birth: d.counter("birth")?,
@@ -102,17 +128,44 @@ impl ChunkRecord<'_> {
                 slots: d.u32()?,
                 live: get_words(&mut d)?.into(),
                 present: get_words(&mut d)?.into(),
+                forwarded: Cow::default(),
+                targets: Cow::default(),
             };
+            if record.grain & FORWARDED != 0 {
+                record.grain &= !FORWARDED;
+                record.get_forwards(&mut d)?;
+            }
             let beyond = |words: &[u64]| {
                 let end = words.iter().rposition(|word| *word != 0).map_or(0, |at| at * 64 + 64 - words[at].leading_zeros() as usize);
                 end > record.slots as usize
             };
-            if !matches!(record.grain, 1 | 8 | 13) || record.slots > 8192 || beyond(&record.live) || beyond(&record.present) {
+            let has_place = record.segment != NO_SEGMENT;
+            let is_sound = matches!(record.grain, 1 | 8 | 13)
+                && record.slots <= 8192
+                && ![&record.live, &record.present, &record.forwarded].into_iter().any(|words| beyond(words))
+                && (has_place || (!record.forwarded.is_empty() && record.live.iter().all(|word| *word == 0)));
+            if !is_sound {
                 return Err(FormatError::Field("chunk"));
             }
             page.push(record);
         }
         Ok(page)
+    }
+
+    /// Reads the forwards behind a record: of plain blocks, and of slots that are not live here.
+    fn get_forwards(&mut self, d: &mut Decoder<'_>) -> Result<(), FormatError> {
+        let forwarded = get_words(d)?;
+        let count: u32 = forwarded.iter().map(|word| word.count_ones()).sum();
+        let is_here = forwarded.iter().zip(self.live.iter()).any(|(forwarded, live)| forwarded & live != 0);
+        if count == 0 || is_here || u32::from(self.grain) != BLOCK_UNITS {
+            return Err(FormatError::Field("forwards"));
+        }
+        if count as usize * 8 > d.remaining() {
+            return Err(FormatError::Truncated);
+        }
+        self.targets = (0..count).map(|_| get_plain(d)).collect::<Result<Vec<_>, _>>()?.into();
+        self.forwarded = forwarded.into();
+        Ok(())
     }
 }
 

@@ -69,6 +69,17 @@ pub const BASES: Feature = Feature {
     closes: "Versions without it cannot import the pool any more.",
 };
 
+/// Chunks may have forwards, see [`ChunkRecord`](crate::ChunkRecord).
+pub const FORWARDS: Feature = Feature {
+    name: "forwards",
+    kind: FeatureKind::Incompat,
+    bit: 3,
+    since: "0.2.0",
+    automatic: false,
+    meaning: "Blocks that snapshots share can be written next to each other again.",
+    closes: "Versions without it cannot import the pool any more.",
+};
+
 /// All features that this version knows. `docs/format.md` has the same table (a test compares
 /// them). A bit that was released never gets another meaning.
 pub const FEATURES: &[Feature] = &[
@@ -91,6 +102,7 @@ pub const FEATURES: &[Feature] = &[
         closes: "Versions without it cannot import the pool until its spares are removed.",
     },
     BASES,
+    FORWARDS,
 ];
 
 /// The three sets of bits.

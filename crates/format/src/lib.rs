@@ -23,14 +23,16 @@ mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
 
-pub use batch::{BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SmallRun, encode_run, run_bytes};
+pub use batch::{
+    BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SmallRun, encode_forwards, encode_run, run_bytes,
+};
 pub use cache::{CacheHead, CacheSegment, Filling, MAX_CACHED};
 pub use checksum::crc32c;
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
 pub use deadlist::{DEAD_GROUP, DeadDirectory, DeadGroup, MAX_DEAD_RECORD, PieceRef};
-pub use feature::{BASES, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
+pub use feature::{BASES, FEATURES, FORWARDS, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
 pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, Layout, LineageId, Lsn, PoolId, SegmentId, SnapshotId,
     UNIT, VolumeId,

@@ -82,6 +82,8 @@ pub struct Options {
     pub clones: bool,
     /// Makes bases and clones of them in every world.
     pub bases: bool,
+    /// Gathers blocks in every world, also those that snapshots share.
+    pub forwards: bool,
     /// The caller's clock, in nanoseconds of its thread, to time turns. It does not influence the
     /// world.
     pub clock: Option<fn() -> u64>,
@@ -105,6 +107,7 @@ impl Options {
         self.bases |= matches!(bug, Planted::BaseReadsZero | Planted::BaseClearNotLogged | Planted::BaseClearWhole);
         self.bases |= matches!(bug, Planted::BaseFetchByOrder | Planted::BaseCompareHides | Planted::BaseForgotten);
         self.bases |= matches!(bug, Planted::BaseCloseWaits | Planted::BaseEntryAsHole | Planted::BaseAheadFails);
+        self.forwards |= matches!(bug, Planted::ForwardKeepsTarget | Planted::ForwardForgotten);
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
@@ -197,6 +200,9 @@ pub struct Config {
     pub cached: Option<Cached>,
     /// Bases and their store, in worlds with bases.
     pub bases: Option<Bases>,
+    /// The pool is created with all features, or they are turned on at the start.
+    pub features_on: bool,
+    pub turns_features_on: bool,
     /// Usable bytes, or 0 if they are the sum of all devices.
     pub usable: u64,
     /// Bytes of a segment on one device (extent size).
@@ -276,6 +282,8 @@ impl Config {
             mirrored: None,
             cached: None,
             bases: None,
+            features_on: false,
+            turns_features_on: false,
             usable: 0,
             extent,
             tuning: tuning(options, rng),
@@ -317,6 +325,9 @@ impl Config {
         if Config::gathers(seed, options) {
             self.tuning.gather = Gather { after_reads: 4 << (seed / 4 % 3), from_bytes: 8 * KIB };
         }
+        let is_even = hash(seed ^ 0x666f_7277).is_multiple_of(2);
+        self.features_on = is_even && Config::gathers(seed, options) && options.planted != Some(Planted::GatherStale);
+        self.turns_features_on = options.forwards && !is_even;
         if Config::reads_ahead(seed, options) {
             self.read_ahead(seed);
         }
@@ -398,7 +409,7 @@ impl Config {
     /// Returns whether blocks that guests read together are gathered, after few reads. The other
     /// seeds keep the worlds that they had before.
     fn gathers(seed: u64, options: &Options) -> bool {
-        hash(seed ^ 0x6761_7468).is_multiple_of(4) || options.planted == Some(Planted::GatherStale)
+        hash(seed ^ 0x6761_7468).is_multiple_of(4) || options.forwards || options.planted == Some(Planted::GatherStale)
     }
 
     /// Prepares a world of damage after a checkpoint. The pool is never full, so freed space is

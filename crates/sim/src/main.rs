@@ -112,6 +112,9 @@ struct Args {
     /// Bases, whose blocks are fetched when they are read, and clones of them, in every world
     #[arg(long, conflicts_with_all = ["mirrors", "parity", "caches", "spares", "removals", "work", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones"])]
     bases: bool,
+    /// Blocks are gathered, also those that snapshots share, in every world
+    #[arg(long, conflicts_with_all = ["restarts", "gate", "bases"])]
+    forwards: bool,
     /// Devices behind a page cache, whose flushes fail, in every world
     #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases"])]
     buffered: bool,
@@ -138,7 +141,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 52] = [
+const PLANTED: [(&str, Planted); 54] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -180,6 +183,8 @@ const PLANTED: [(&str, Planted); 52] = [
     ("trust-page-cache", Planted::TrustPageCache),
     ("leave-out-unasked", Planted::LeaveOutUnasked),
     ("gather-stale", Planted::GatherStale),
+    ("forward-keeps-target", Planted::ForwardKeepsTarget),
+    ("forward-forgotten", Planted::ForwardForgotten),
     ("codec-in-order", Planted::CodecInOrder),
     ("read-ahead-stale", Planted::ReadAheadStale),
     ("base-reads-zero", Planted::BaseReadsZero),
@@ -243,6 +248,7 @@ impl Args {
             buffered: self.buffered,
             clones: self.clones,
             bases: self.bases,
+            forwards: self.forwards,
             clock: self.turn_limit.map(|_| thread_time as fn() -> u64),
             ..Options::default()
         }
@@ -274,6 +280,7 @@ impl Args {
             ("--buffered", self.buffered),
             ("--clones", self.clones),
             ("--bases", self.bases),
+            ("--forwards", self.forwards),
             ("--laps", self.laps),
             ("--bytes", self.bytes),
             ("--no-faults", self.no_faults),

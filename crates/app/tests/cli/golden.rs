@@ -217,7 +217,7 @@ fn use_pool(daemon: &Daemon, version: &str, pool: &str) -> (String, String) {
     daemon.run(&["pool", "scrub", pool, "--wait"]).waited();
     let status = daemon.json(&["pool", "status", pool]);
     assert_eq!(status[0]["scrub"]["errors"], 0, "{version}: {status}");
-    assert!(daemon.run(&["pool", "upgrade", "-n", pool]).ok().out.contains("an upgrade turns on bases"));
+    assert!(daemon.run(&["pool", "upgrade", "-n", pool]).ok().out.contains("an upgrade turns on bases, forwards"));
     daemon.run(&["pool", "export", pool]).ok();
     daemon.run(&["pool", "import", pool, "-d", &daemon.text("state/pools")]).ok();
     let socket = daemon.export(&name("new@a"), "new.sock");

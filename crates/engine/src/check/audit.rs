@@ -35,6 +35,9 @@ pub struct Audit {
     pub nodes: u64,
 }
 
+/// Slots, by chunk.
+type Reached = BTreeMap<ChunkId, BTreeSet<u32>>;
+
 /// An audit in progress.
 struct Auditor<'a, 'm> {
     core: &'a Core,
@@ -46,7 +49,10 @@ struct Auditor<'a, 'm> {
     health: &'a Health,
     coders: Coders,
     /// Slots reached, by chunk.
-    reached: BTreeMap<ChunkId, BTreeSet<u32>>,
+    reached: Reached,
+    /// Slots that a destroyed snapshot frees. Those that were freed before a crash, and whose chunk was
+    /// moved without them, are dead already until they are freed again.
+    freeing: Reached,
     seen_nodes: BTreeSet<u64>,
     /// The version that is being visited is one of a volume that exists.
     is_listed: bool,
@@ -83,7 +89,8 @@ impl Engine {
                 copy,
                 health: &pool.store.io.health,
                 coders: Coders::default(),
-                reached: BTreeMap::new(),
+                reached: Reached::new(),
+                freeing: Reached::new(),
                 seen_nodes: BTreeSet::new(),
                 is_listed: false,
                 heads: Vec::new(),
@@ -264,7 +271,11 @@ impl Auditor<'_, '_> {
                     let grain = u32::from(header.grain);
                     let mut unit = (page - place.page + u32::from(header.pages)) * 8;
                     for item in items {
-                        let Item::Blocks { volume, block, stored } = item else { continue };
+                        let (volume, block, stored) = match item {
+                            Item::Blocks { volume, block, stored } => (volume, block, stored),
+                            Item::Forward { volume, block, sources } => (volume, block, crate::store::plain(&sources)),
+                            _ => continue,
+                        };
                         for (i, (_, units, _)) in (0u64..).zip(stored) {
                             self.note(id, unit / grain, volume, BlockNo(block.0 + i), header.lsn);
                             unit += u32::from(units);
@@ -311,7 +322,9 @@ impl Auditor<'_, '_> {
             }
         }
         for (_, list) in &catalog.frees {
+            let reached = std::mem::replace(&mut self.reached, std::mem::take(&mut self.freeing));
             self.bury(list.list());
+            self.freeing = std::mem::replace(&mut self.reached, reached);
         }
         self.is_listed = false;
         for walk in catalog.walks.values() {
@@ -417,7 +430,8 @@ impl Auditor<'_, '_> {
 
     fn block(&mut self, addr: Addr, crc: u32, block: BlockNo, head_of: Option<VolumeId>) {
         self.audit.blocks += 1;
-        let place = self.core.space.chunks.get(addr.chunk()).and_then(|chunk| chunk.place);
+        let at = self.core.space.resolve(addr);
+        let place = self.core.space.chunks.get(at.chunk()).and_then(|chunk| chunk.place);
         if place.is_some_and(|place| self.core.space.layout.is_gap(place.segment)) {
             self.audit.lost += 1;
             return;
@@ -430,7 +444,7 @@ impl Auditor<'_, '_> {
             self.find(format!("block {block} at {addr:?} (segment {segment} unit {unit}) does not match its checksum"));
         }
         debug_assert!(addr.coding() == Coding::Raw || addr.units() < 8);
-        match self.identity.get(&(addr.chunk(), addr.slot())) {
+        match self.identity.get(&(at.chunk(), at.slot())) {
             None => self.find(format!("block {block} at {addr:?} has no identity")),
             Some((_, found, _)) if *found != block => self.find(format!("block {block} at {addr:?} says that it is block {found}")),
             Some((volume, _, lsn)) => {
@@ -454,19 +468,59 @@ impl Auditor<'_, '_> {
             || catalog.head(volume).is_some_and(|(_, line)| line.origin.is_some() || line.snapshots.iter().any(forks))
     }
 
+    /// INV-FORWARD-1, INV-FORWARD-2, INV-FORWARD-4: checks the forwards, and adds the targets of those
+    /// that were reached.
+    fn follow_forwards(&mut self, reached: &mut Reached, freeing: &mut Reached) {
+        let core = self.core;
+        let chunks = &core.space.chunks;
+        let mut targets: BTreeMap<(ChunkId, u32), Addr> = BTreeMap::new();
+        let mut count = 0;
+        for id in chunks.ids() {
+            let Some(chunk) = chunks.get(id) else { continue };
+            let is_here = chunk.live_count > 0 || chunk.open;
+            if chunk.is_used() && chunk.grain != NODE_UNITS as u8 && chunk.place.is_some() != is_here {
+                self.find(format!("INV-FORWARD-4: chunk {id} with {} slots here is at {:?}", chunk.live_count, chunk.place));
+            }
+            for (slot, target) in chunk.forwards() {
+                count += 1;
+                let is_sound = |home: &crate::space::Chunk| home.live.get(target.slot()) && home.forward_of(target.slot()).is_none();
+                let has = |slots: &Reached| slots.get(&id).is_some_and(|slots| slots.contains(&slot));
+                let (is_reached, is_freed) = (has(reached), has(freeing));
+                if chunk.live.get(slot) || !(is_freed || chunks.get(target.chunk()).is_some_and(is_sound)) {
+                    self.find(format!(
+                        "INV-FORWARD-1: slot {slot} of chunk {id} is forwarded to {target:?}, which is not live, or is here"
+                    ));
+                }
+                if let Some(other) = targets.insert((target.chunk(), target.slot()), Addr::new(id, slot, target.units(), Coding::Raw)) {
+                    self.find(format!("INV-FORWARD-1: slot {slot} of chunk {id} and {other:?} are forwarded to {target:?}"));
+                }
+                let known = if is_reached { Some(&mut *reached) } else { Some(&mut *freeing).filter(|_| is_freed) };
+                if known.is_some_and(|slots| !slots.entry(target.chunk()).or_default().insert(target.slot())) {
+                    self.find(format!("INV-FORWARD-1: {target:?}, where slot {slot} of chunk {id} is forwarded to, is reached otherwise"));
+                }
+            }
+        }
+        if count != chunks.forwards() {
+            self.find(format!("the chunk table counts {} forwards, has {count}", chunks.forwards()));
+        }
+    }
+
     fn compare(&mut self) {
         let mut segment_live: BTreeMap<SegmentId, u32> = BTreeMap::new();
         let mut total = 0u64;
-        let reached = std::mem::take(&mut self.reached);
+        let (mut reached, mut freeing) = (std::mem::take(&mut self.reached), std::mem::take(&mut self.freeing));
+        self.follow_forwards(&mut reached, &mut freeing);
         for id in self.core.space.chunks.ids() {
             let Some(chunk) = self.core.space.chunks.get(id) else { continue };
-            let live: BTreeSet<u32> = chunk.live.iter().collect();
+            let mut live: BTreeSet<u32> = chunk.live.iter().collect();
             if chunk.live_count as usize != live.len() {
                 self.find(format!("chunk {id}: counts {} live slots, has {}", chunk.live_count, live.len()));
             }
+            live.extend(chunk.forwards().map(|(slot, _)| slot));
             let empty = BTreeSet::new();
             let here = reached.get(&id).unwrap_or(&empty);
-            let leaked: Vec<_> = live.difference(here).take(3).collect();
+            let going = freeing.get(&id).unwrap_or(&empty);
+            let leaked: Vec<_> = live.difference(here).filter(|slot| !going.contains(slot)).take(3).collect();
             let dangling: Vec<_> = here.difference(&live).take(3).collect();
             if !leaked.is_empty() {
                 self.find(format!("I12: chunk {id} (epoch {}, grain {}): live but unreachable slots {leaked:?}", chunk.epoch, chunk.grain));

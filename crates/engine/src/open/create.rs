@@ -56,12 +56,14 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
         return invalid(Invalid::LabelFull);
     }
     let sizes = devices.iter().map(|d| d.size).collect();
+    // all labels are written with them before the pool is in service (INV-LABEL-3)
+    let features = tuning.features.iter().filter(|feature| spec.features && !feature.automatic);
     let config = Config {
         id: spec.id,
         name: spec.name,
         shape,
-        features: FeatureSet::default(),
-        feature_names: FeatureNames::default(),
+        features: FeatureSet::of(features.clone()),
+        feature_names: FeatureNames::of(features),
         notes: Vec::new(),
         sizes,
         replacements: BTreeMap::new(),
@@ -76,6 +78,8 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     space.segments.trust_all();
     space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
     space.wipe_once = tuning.plants(Planted::WipeOnce);
+    space.keeps_targets = tuning.plants(Planted::ForwardKeepsTarget);
+    space.chunks.forgets_forwarded = tuning.plants(Planted::ForwardForgotten);
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
     let slots = config.shape.ids().map(|member| Some(DeviceSlot(member.0))).collect();
     let io = IoTable::new(slots, Health::of(&config.shape));

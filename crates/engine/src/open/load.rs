@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, ObjectRef, Root, SegmentId, SnapshotRecord};
+use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, NO_SEGMENT, ObjectRef, Root, SegmentId, SnapshotRecord};
 
 use crate::core::{Base, Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of, starts_later};
 use crate::log::OBJECT_CLASS;
@@ -63,7 +63,7 @@ pub(crate) fn load(
 
 /// Checks that chunks are inside the pool.
 fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), OpenErrorKind> {
-    let outside = records.iter().find(|r| {
+    let outside = records.iter().filter(|r| r.segment != NO_SEGMENT).find(|r| {
         let pages = u64::from(core.space.layout.pages(r.segment));
         u64::from(r.base) > pages && !core.space.layout.is_gap(r.segment)
     });

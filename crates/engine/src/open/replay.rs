@@ -139,6 +139,23 @@ impl Replay {
                     Some(lineage) => core.clear(lineage, block.0, block.0 + count),
                     None => Ok(()),
                 },
+                Item::Forward { sources, .. } => {
+                    let has_plain = |id| core.space.chunks.get(id).is_none_or(|chunk| u32::from(chunk.grain) == BLOCK_UNITS);
+                    let is_plain = |source: &Addr| source.chunk() != header.chunk && has_plain(source.chunk());
+                    if u32::from(header.grain) != BLOCK_UNITS || header.chunk.0 == 0 || !sources.iter().all(|(source, _)| is_plain(source))
+                    {
+                        return Err(Damage::BatchChunk(header.lsn).into());
+                    }
+                    for (source, _) in sources {
+                        let slot = self.unit / BLOCK_UNITS;
+                        if let Some(chunk) = core.space.chunks.get_mut(header.chunk) {
+                            chunk.slots = slot + 1;
+                        }
+                        core.space.forward(*source, Addr::new(header.chunk, slot, BLOCK_UNITS, Coding::Raw));
+                        self.unit += BLOCK_UNITS;
+                    }
+                    Ok(())
+                }
                 Item::Record(Record::Walked { walk, cursor, done }) => core.walk_to(*walk, *cursor, *done),
                 Item::Record(record) => {
                     core.apply_record(record);

@@ -15,7 +15,8 @@ use std::rc::Rc;
 
 use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{
-    BatchHeader, Checkpoint, ChunkRecord, DeadDirectory, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, ObjectRef, PoolId, Root, SegmentId, crc32c,
+    BatchHeader, Checkpoint, ChunkRecord, DeadDirectory, HEADER_PAGE, Lsn, MAX_HEADER_PAGES, NO_SEGMENT, ObjectRef, PoolId, Root,
+    SegmentId, crc32c,
 };
 
 use super::import::ImportIo;
@@ -58,7 +59,10 @@ impl Facts {
         match kind {
             Kind::Checkpoint => Facts::of_checkpoint(bytes),
             Kind::Chunks => match ChunkRecord::decode_page(bytes) {
-                Ok(records) => Facts { segments: records.iter().map(|r| r.segment).collect(), ..Facts::default() },
+                Ok(records) => {
+                    let segments = records.iter().map(|r| r.segment).filter(|id| *id != NO_SEGMENT).collect();
+                    Facts { segments, ..Facts::default() }
+                }
                 Err(_) => Facts::bad("a page of its chunk table makes no sense"),
             },
             Kind::Snapshots => match snapshot_page(bytes) {

@@ -1,6 +1,6 @@
 //! Reads the log after a checkpoint: along every stream, batch by batch, while they are sound.
 
-use millpond_format::{BatchHeader, Item, LogTail, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
+use millpond_format::{BLOCK, BatchHeader, Item, LogTail, Lsn, NO_SEGMENT, NODE_UNITS, Node, PoolId, SegmentId, StreamStart, crc32c};
 
 use crate::log::Stream;
 
@@ -293,6 +293,10 @@ pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]
             let bytes = usize::from(*units) * 512;
             at += bytes;
             sound(at - bytes, bytes, *crc)
+        }),
+        Item::Forward { sources, .. } => sources.iter().all(|(_, crc)| {
+            at += BLOCK;
+            sound(at - BLOCK, BLOCK, *crc)
         }),
         Item::Move(moved) => {
             let mut at = moved.at as usize * 4096;

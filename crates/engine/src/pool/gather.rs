@@ -60,6 +60,6 @@ impl Pool {
         while let Some(read) = self.gatherer.next_read(&mut self.store, wiping) {
             self.requests.read_to_gather(&mut self.store, read);
         }
-        self.gatherer.can_append() || !self.requests.gather_reads.is_empty()
+        self.gatherer.can_append(&self.store) || !self.requests.gather_reads.is_empty()
     }
 }

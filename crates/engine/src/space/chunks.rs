@@ -1,9 +1,13 @@
-//! The chunk table: the place of each chunk, and its live slots.
+//! The chunk table: the place of each chunk, its live slots, and its forwards.
+//!
+//! A slot is *used* when it is live, that is here, at the place of the chunk, or forwarded: its block
+//! was gathered into another chunk, and its address stays (INV-FORWARD-1).
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, Move, NODE_UNITS, ObjectRef, SegmentId};
+use millpond_format::{Addr, CHUNKS_PER_PAGE, ChunkId, ChunkRecord, Encoder, Epoch, Move, NO_SEGMENT, NODE_UNITS, ObjectRef, SegmentId};
 
+use super::forwards::Forwards;
 use super::pages::Pages;
 use super::slots::Slots;
 
@@ -60,16 +64,20 @@ pub(crate) struct Chunk {
     pub(crate) class: u8,
     /// Units per slot.
     pub(crate) grain: u8,
-    /// `None` for a chunk of nodes that was not written yet.
+    /// `None` for a chunk of nodes that was not written yet, and for one whose used slots are all
+    /// forwarded.
     pub(crate) place: Option<Place>,
     /// Page of the header with the identities of a moved chunk; `None`: each batch has its own
     /// header, or nodes identify themselves.
     pub(crate) identities: Option<u32>,
     /// Slots in use so far.
     pub(crate) slots: u32,
+    /// Slots whose blocks are needed and are here.
     pub(crate) live: Slots,
     pub(crate) live_count: u32,
     present: Option<Present>,
+    /// Slots whose blocks are needed and are in another chunk; `None`: there are none.
+    forwards: Option<Box<Forwards>>,
     /// True while it is appended to: it is kept even without live slots.
     pub(crate) open: bool,
     /// Value of [`ChunkTable::seals`] when its page was last marked as changed.
@@ -89,6 +97,7 @@ impl Chunk {
             live: Slots::default(),
             live_count: 0,
             present: None,
+            forwards: None,
             open: true,
             listed: NEVER_LISTED,
         }
@@ -130,6 +139,53 @@ impl Chunk {
         self.present.is_none()
     }
 
+    /// Returns the address of a slot's block in another chunk, if it was gathered.
+    #[inline]
+    pub(crate) fn forward_of(&self, slot: u32) -> Option<Addr> {
+        self.forwards.as_ref()?.get(slot)
+    }
+
+    /// Number of forwarded slots.
+    pub(crate) fn forward_count(&self) -> usize {
+        self.forwards.as_ref().map_or(0, |forwards| forwards.len())
+    }
+
+    /// The forwarded slots, and the addresses of their blocks.
+    pub(crate) fn forwards(&self) -> impl Iterator<Item = (u32, Addr)> + '_ {
+        self.forwards.iter().flat_map(|forwards| forwards.iter())
+    }
+
+    /// True when the block of a slot is needed, here or elsewhere.
+    pub(crate) fn uses(&self, slot: u32) -> bool {
+        self.live.get(slot) || self.forward_of(slot).is_some()
+    }
+
+    /// True when some slot is needed, here or elsewhere.
+    pub(crate) fn is_used(&self) -> bool {
+        self.live_count > 0 || self.forwards.is_some()
+    }
+
+    /// Sets the target of a slot that is not live any more; returns the one that it had.
+    pub(super) fn set_forward(&mut self, slot: u32, target: Addr) -> Option<Addr> {
+        self.forwards.get_or_insert_default().insert(slot, target)
+    }
+
+    /// Removes the forward of a slot; returns its target.
+    pub(super) fn take_forward(&mut self, slot: u32) -> Option<Addr> {
+        let forwards = self.forwards.as_mut()?;
+        let target = forwards.remove(slot);
+        if forwards.len() == 0 {
+            self.forwards = None;
+        }
+        target
+    }
+
+    /// Gives up the place, where nothing is that is needed.
+    pub(super) fn vacate(&mut self) -> Option<Place> {
+        (self.identities, self.present) = (None, None);
+        self.place.take()
+    }
+
     /// True when the chunk is at the place of this move, whose payload begins at page `payload`.
     pub(crate) fn is_moved_by(&self, moved: &Move, payload: u32) -> bool {
         let here = self.place.is_some_and(|place| place.page == payload + moved.at);
@@ -144,6 +200,11 @@ pub(crate) struct ChunkTable {
     chunks: Pages<Chunk>,
     /// Number of chunks with a slot for each unit (compressed blocks).
     packed: usize,
+    /// Number of forwards of all chunks, and of the chunks that have any.
+    forwards: usize,
+    forward_sources: usize,
+    /// A planted bug: chunks whose blocks are all elsewhere are in no checkpoint.
+    pub(crate) forgets_forwarded: bool,
     /// Place of each page in the last checkpoint; `None` for pages that were in none.
     stored: BTreeMap<u64, Option<ObjectRef>>,
     dirty: BTreeSet<u64>,
@@ -206,6 +267,27 @@ impl ChunkTable {
         self.packed
     }
 
+    /// Number of forwards of all chunks.
+    pub(crate) fn forwards(&self) -> usize {
+        self.forwards
+    }
+
+    /// Number of chunks that have forwards.
+    pub(crate) fn forward_sources(&self) -> usize {
+        self.forward_sources
+    }
+
+    /// Counts the forwards of a chunk again, which had `before`.
+    pub(super) fn count_forwards(&mut self, before: usize, now: usize) {
+        self.forwards = self.forwards - before + now;
+        self.forward_sources = self.forward_sources - usize::from(before > 0) + usize::from(now > 0);
+    }
+
+    /// True while pages of a running checkpoint are still to be encoded.
+    pub(crate) fn is_sealing(&self) -> bool {
+        !self.sealing.is_empty()
+    }
+
     /// Number of pages that a checkpoint has or that wait for one.
     pub(crate) fn pages(&self) -> usize {
         self.stored.len()
@@ -234,7 +316,12 @@ impl ChunkTable {
     fn encode_page(&self, page: u64) -> Vec<u8> {
         let mut e = Encoder::with_capacity(CHUNKS_PER_PAGE as usize * 192);
         for (id, chunk) in self.chunks.page(page) {
-            let Some(place) = chunk.place else { continue };
+            let place = match chunk.place {
+                Some(place) => place,
+                None if chunk.forwards.is_some() && !self.forgets_forwarded => Place { segment: NO_SEGMENT, page: 0 },
+                None => continue,
+            };
+            let forwards = chunk.forwards.as_deref();
             ChunkRecord {
                 chunk: ChunkId(id),
                 epoch: chunk.epoch,
@@ -247,6 +334,8 @@ impl ChunkTable {
                 slots: chunk.slots,
                 live: chunk.live.words().into(),
                 present: chunk.present.as_ref().map_or(&[][..], |p| p.slots.words()).into(),
+                forwarded: forwards.map_or(&[][..], |f| f.slots().words()).into(),
+                targets: forwards.map_or(&[][..], |f| f.targets()).into(),
             }
             .encode(&mut e);
         }
@@ -297,7 +386,7 @@ impl ChunkTable {
         for r in records {
             let live = Slots::from_words(r.live.into_owned());
             let mut chunk = Chunk::new(r.epoch, r.birth, r.class, r.grain);
-            chunk.place = Some(Place { segment: r.segment, page: r.base });
+            chunk.place = Some(Place { segment: r.segment, page: r.base }).filter(|_| r.segment != NO_SEGMENT);
             chunk.identities = Some(r.identities).filter(|page| *page != ChunkRecord::IN_LINE);
             chunk.slots = r.slots;
             chunk.open = false;
@@ -305,6 +394,10 @@ impl ChunkTable {
             chunk.live = live;
             if !r.present.is_empty() {
                 chunk.present = Some(Present::new(Slots::from_words(r.present.into_owned())));
+            }
+            if !r.targets.is_empty() {
+                self.count_forwards(0, r.targets.len());
+                chunk.forwards = Some(Box::new(Forwards::from_record(r.forwarded.into_owned(), r.targets.into_owned())));
             }
             self.packed += usize::from(chunk.grain == 1);
             self.chunks.insert(r.chunk.0, chunk);

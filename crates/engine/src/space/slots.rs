@@ -51,6 +51,14 @@ impl Slots {
         }
     }
 
+    /// Number of slots in the set below `slot`.
+    pub(super) fn rank(&self, slot: u32) -> usize {
+        let (whole, bits) = ((slot >> 6) as usize, slot & 63);
+        let below: u32 = self.words.iter().take(whole).map(|word| word.count_ones()).sum();
+        let part = self.words.get(whole).map_or(0, |word| (word & ((1u64 << bits) - 1)).count_ones());
+        (below + part) as usize
+    }
+
     pub(crate) fn count(&self) -> u32 {
         self.words.iter().map(|w| w.count_ones()).sum()
     }

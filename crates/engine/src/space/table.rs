@@ -1,8 +1,17 @@
 //! [`Space`]: chunks and segments together, so that their counts always agree.
+//!
+//! INV-FORWARD-1: a slot is here, or forwarded to one slot of another chunk, which is live exactly
+//! while the forward exists, and which no map and no other forward has.
+//!
+//! INV-FORWARD-2: a forward leads to a slot that is here. A block that is gathered once more gets a
+//! forward in place of the one that it had.
+//!
+//! INV-FORWARD-4: a chunk that is not open gives up its place when nothing is here.
 
 use std::collections::BTreeSet;
 
-use millpond_format::{Addr, ChunkId, SegmentId};
+use millpond_format::{Addr, BLOCK_UNITS, ChunkId, SegmentId};
+use smallvec::SmallVec;
 
 use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
 use super::layout::{AllocClass, SegmentLayout};
@@ -49,6 +58,8 @@ pub(crate) struct Space {
     pub(crate) reuse_at_once: bool,
     /// A planted bug: a wiped segment stays clean when data in it dies.
     pub(crate) wipe_once: bool,
+    /// A planted bug: slots that forwards lead to stay live.
+    pub(crate) keeps_targets: bool,
 }
 
 /// Units that guests can fill of the data segments for which `pick` is true.
@@ -78,6 +89,7 @@ impl Space {
             freed_units: 0,
             reuse_at_once: false,
             wipe_once: false,
+            keeps_targets: false,
         };
         space.take_rows();
         space
@@ -178,40 +190,110 @@ impl Space {
     /// log. After a crash they are freed again, so a checkpoint must include this before their
     /// segment is reused.
     pub(crate) fn free_unlogged(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) {
+        self.mark_unlogged(id);
+        let targets = self.take_slots(id, slots).1;
+        if self.keeps_targets {
+            return;
+        }
+        for target in targets {
+            self.mark_unlogged(target.chunk());
+            self.take_slots(target.chunk(), [target.slot()]);
+        }
+    }
+
+    /// Marks the segment of a chunk: what empties it is not in the log.
+    fn mark_unlogged(&mut self, id: ChunkId) {
         let place = self.chunks.get(id).and_then(|chunk| chunk.place);
         if let Some(segment) = place.and_then(|place| self.segments.get_mut(place.segment)) {
             segment.unlogged = self.sealed_generation;
         }
-        self.free_slots(id, slots);
     }
 
-    /// Frees slots of one chunk and skips those that are not live. Returns how many were live.
+    /// Frees slots of one chunk and skips those that are not used. Returns how many were used.
     pub(crate) fn free_slots(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) -> u32 {
-        let Some(chunk) = self.chunks.get_mut(id) else { return 0 };
-        let before = chunk.footprint();
-        let freed: u32 = slots.into_iter().map(|slot| u32::from(chunk.live.remove(slot))).sum();
+        let (freed, targets) = self.take_slots(id, slots);
+        // neighbours in their volume have neighbours as targets
+        for group in targets.chunk_by(|a, b| a.chunk() == b.chunk()) {
+            if let Some(first) = group.first().filter(|_| !self.keeps_targets) {
+                self.take_slots(first.chunk(), group.iter().map(|target| target.slot()));
+            }
+        }
+        freed + targets.len() as u32
+    }
+
+    /// Frees slots of one chunk. Returns how many were here, and the targets of the others, which are
+    /// to be freed, too (INV-FORWARD-1).
+    fn take_slots(&mut self, id: ChunkId, slots: impl IntoIterator<Item = u32>) -> (u32, SmallVec<[Addr; 4]>) {
+        let mut targets: SmallVec<[Addr; 4]> = SmallVec::new();
+        let Some(chunk) = self.chunks.get_mut(id) else { return (0, targets) };
+        let (before, forwards) = (chunk.footprint(), chunk.forward_count());
+        let mut freed = 0;
+        for slot in slots {
+            if chunk.live.remove(slot) {
+                freed += 1;
+            } else {
+                targets.extend(chunk.take_forward(slot));
+            }
+        }
         chunk.live_count -= freed;
         let units = before - chunk.footprint();
-        let (place, grain, dead) = (chunk.place, chunk.grain, chunk.live_count == 0 && !chunk.open);
+        let (place, grain, is_empty) = (chunk.place, chunk.grain, chunk.live_count == 0);
+        self.chunks.count_forwards(forwards, forwards - targets.len());
         self.live_units -= u64::from(units);
         self.freed_units += u64::from(freed * u32::from(grain));
         if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
             segment.live -= units;
             segment.unclean |= freed > 0 && !self.wipe_once;
         }
-        if dead {
-            self.drop_chunk(id);
+        if is_empty {
+            self.settle_chunk(id);
         }
-        freed
+        (freed, targets)
+    }
+
+    /// Forwards a slot, whose block was written to `target`, a slot of another chunk that was never
+    /// used. Returns false, and changes nothing, when the slot is not used any more.
+    pub(crate) fn forward(&mut self, source: Addr, target: Addr) -> bool {
+        let (id, slot) = (source.chunk(), source.slot());
+        let Some(chunk) = self.chunks.get_mut(id).filter(|chunk| chunk.uses(slot)) else { return false };
+        let is_plain = u32::from(chunk.grain) == BLOCK_UNITS && source.units() == BLOCK_UNITS;
+        assert!(is_plain && target.chunk() != id, "INV-FORWARD-2: {source:?} cannot be forwarded to {target:?}");
+        let (before, forwards) = (chunk.footprint(), chunk.forward_count());
+        let was_here = chunk.live.remove(slot);
+        chunk.live_count -= u32::from(was_here);
+        let old = chunk.set_forward(slot, target);
+        let (units, place, now) = (before - chunk.footprint(), chunk.place, chunk.forward_count());
+        self.chunks.count_forwards(forwards, now);
+        self.live_units -= u64::from(units);
+        if let Some(segment) = place.and_then(|p| self.segments.get_mut(p.segment)) {
+            segment.live -= units;
+            segment.unclean |= was_here && !self.wipe_once;
+        }
+        self.make_live(target.chunk(), target.slot(), 1);
+        if let Some(old) = old {
+            self.take_slots(old.chunk(), [old.slot()]);
+        }
+        self.settle_chunk(id);
+        true
     }
 
     /// Closes a chunk: it gets no more slots.
     pub(crate) fn close_chunk(&mut self, id: ChunkId) {
         if let Some(chunk) = self.chunks.get_mut(id) {
             chunk.open = false;
-            if chunk.live_count == 0 {
-                self.drop_chunk(id);
-            }
+            self.settle_chunk(id);
+        }
+    }
+
+    /// Drops a chunk that nothing needs, and gives up the place of one where nothing is.
+    fn settle_chunk(&mut self, id: ChunkId) {
+        let Some(chunk) = self.chunks.get(id).filter(|chunk| chunk.live_count == 0 && !chunk.open) else { return };
+        if !chunk.is_used() {
+            self.drop_chunk(id);
+        } else if chunk.place.is_some()
+            && let Some(place) = self.chunks.get_mut(id).and_then(Chunk::vacate)
+        {
+            self.leave(place.segment);
         }
     }
 
@@ -259,7 +341,7 @@ impl Space {
         if let Some(present) = present {
             chunk.set_present(present);
         }
-        let (after, birth, dead) = (chunk.footprint(), chunk.birth, chunk.live_count == 0 && !chunk.open);
+        let (after, birth) = (chunk.footprint(), chunk.birth);
         self.live_units -= u64::from(before - after);
         let metadata = self.chunks.get(id).is_some_and(|chunk| chunk.grain == NODE_GRAIN);
         if let Some(segment) = self.segments.get_mut(place.segment) {
@@ -276,9 +358,7 @@ impl Space {
             }
             self.leave(old.segment);
         }
-        if dead {
-            self.drop_chunk(id);
-        }
+        self.settle_chunk(id);
     }
 
     /// Adds the bytes of a checkpoint object to the counts.
@@ -303,9 +383,18 @@ impl Space {
 
     /// Returns the place of `addr`: segment, and unit in it. `None` when it was on lost devices.
     pub(crate) fn locate(&self, addr: Addr) -> Option<(SegmentId, u32)> {
-        let chunk = self.chunks.get(addr.chunk())?;
+        let (mut chunk, mut slot) = (self.chunks.get(addr.chunk())?, addr.slot());
+        if let Some(target) = chunk.forward_of(slot) {
+            (chunk, slot) = (self.chunks.get(target.chunk())?, target.slot());
+        }
         let place = chunk.place.filter(|place| !self.layout.is_gap(place.segment))?;
-        Some((place.segment, place.page * 8 + chunk.unit_of(addr.slot())?))
+        Some((place.segment, place.page * 8 + chunk.unit_of(slot)?))
+    }
+
+    /// Returns the address where the block of `addr` is: that of its forward, or its own.
+    pub(crate) fn resolve(&self, addr: Addr) -> Addr {
+        let forward = self.chunks.get(addr.chunk()).and_then(|chunk| chunk.forward_of(addr.slot()));
+        forward.unwrap_or(addr)
     }
 
     /// Computes the counts of segments after a chunk table was loaded from a checkpoint.

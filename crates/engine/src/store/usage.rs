@@ -122,7 +122,7 @@ impl Span {
         }
         let padding = if packed { BLOCK_UNITS - 1 } else { 0 };
         let header = ahead == 0 && unit.is_multiple_of(BLOCK_UNITS) && (BLOCK_UNITS..=HEADER_UNITS + padding).contains(&between);
-        header && (self.end / grain..unit / grain).all(|slot| !chunk.live.get(slot))
+        header && (self.end / grain..unit / grain).all(|slot| !chunk.uses(slot))
     }
 }
 

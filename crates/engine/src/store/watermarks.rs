@@ -72,9 +72,9 @@ struct Changes {
     nodes: usize,
     /// Pages left in the segments that the next checkpoint begins with: of nodes, of objects.
     left: [usize; 2],
-    /// Counts of the chunk table: changed pages, all pages, chunks, and chunks with a slot for each
-    /// unit.
-    chunks: [usize; 4],
+    /// Counts of the chunk table: changed pages, all pages, chunks, chunks with a slot for each unit,
+    /// forwards, and chunks that have any.
+    chunks: [usize; 6],
     /// Bytes of changed deadlists, of the longest one, of the catalog, and of objects that must
     /// move.
     bytes: [usize; 4],
@@ -169,7 +169,7 @@ impl Store {
         Changes {
             nodes: self.core.nodes.dirty() - at.unwritten,
             left: [left(at.nodes_at), left(at.objects_at.filter(|_| !at.running()))],
-            chunks: [chunks.dirty_pages(), chunks.pages(), chunks.len(), chunks.packed()],
+            chunks: [chunks.dirty_pages(), chunks.pages(), chunks.len(), chunks.packed(), chunks.forwards(), chunks.forward_sources()],
             bytes: [estimate.lists, estimate.longest_list, estimate.catalog, if gives_up { estimate.moving } else { 0 }],
         }
     }
@@ -346,7 +346,7 @@ impl Store {
     /// Returns the bytes of `pages` chunk table pages and of the catalog.
     fn object_bytes(&self, pages: usize) -> usize {
         let chunks = &self.core.space.chunks;
-        self.record_bytes((pages * 64).min(chunks.len())) + self.catalog_bytes(pages)
+        self.record_bytes((pages * 64).min(chunks.len())) + self.forward_bytes() + self.catalog_bytes(pages)
     }
 
     /// Returns the bytes of the catalog, with a directory of `pages` changed chunk table pages and

@@ -402,9 +402,9 @@ impl Cleaner {
         let victim = self.victim;
         let moves = victim.zip(buf.as_ref().filter(|_| result.is_ok())).and_then(|(segment, buf)| {
             let (moves, _) = Moves::decode(buf.bytes(), store.config.id, segment, at)?;
-            // a chunk that died meanwhile needs nothing
+            // a chunk that died meanwhile, or whose blocks were gathered, needs nothing
             let known = waiting.iter().map(|id| {
-                let chunk = store.core.space.chunks.get(*id);
+                let chunk = store.core.space.chunks.get(*id).filter(|chunk| chunk.live_count > 0);
                 Some((*id, chunk.map_or(Some(Vec::new()), |chunk| moves.identities(*id, chunk))?))
             });
             Some((known.collect::<Option<Vec<_>>>()?, moves))

@@ -7,10 +7,12 @@
 //! guests do later, the work is at most twice that of the best choice. A scan of a volume counts
 //! at most 480 and moves nothing; a leaf that is written more than it is read never qualifies.
 //!
-//! Only blocks of uncompressed volumes that belong to the head alone are gathered, those whose chunk
-//! is younger than the last snapshot: no snapshot grows, and no comparison with one shows more than
-//! before. They are read as guests read them, checked and repaired; then, in one turn, those whose
-//! map entry is still the same address (INV-GATHER-1) are appended ([`append_gathered`](Store::append_gathered)).
+//! Only blocks of uncompressed volumes are gathered. Those that belong to the head alone, whose chunk is
+//! younger than the last snapshot, get new addresses: no snapshot grows, and no comparison with one
+//! shows more than before. Those that snapshots of the volume share are gathered if the feature `forwards`
+//! is in force: their addresses stay (INV-FORWARD-3). Blocks are read as guests read them, checked and repaired; then,
+//! in one turn, those whose map entry is still the same address (INV-GATHER-1) are appended
+//! ([`append_gathered`](Store::append_gathered)).
 //! An address always means the same bytes (I11), so whatever happened in between, the content that
 //! is mapped is the content that was: a guest's write, a discard, a rollback, or a resize changes
 //! the entry, and a snapshot makes the chunk older than the last snapshot. A crash at any point
@@ -128,8 +130,8 @@ impl Gatherer {
     }
 
     /// Returns whether blocks were read and can be appended in the next turn.
-    pub(crate) fn can_append(&self) -> bool {
-        self.work.as_ref().is_some_and(Work::is_read)
+    pub(crate) fn can_append(&self, store: &Store) -> bool {
+        self.work.as_ref().is_some_and(Work::is_read) && may_append(store)
     }
 
     /// Returns the next blocks to read; `None` when there are none, or not now.
@@ -210,13 +212,16 @@ impl Gatherer {
         if self.is_bounded(store) && self.allowance <= 0 {
             return None;
         }
+        if store.may_forward() && !self.waiting.is_empty() {
+            store.close_old_chunks();
+        }
         std::iter::from_fn(|| self.waiting.pop_front()).take(PLANS).find_map(|leaf| Work::plan(store, leaf))
     }
 
     /// Appends blocks that were read, once all of the leaf are.
     fn append(&mut self, store: &mut Store) {
         let is_bounded = self.is_bounded(store);
-        let Some(work) = self.work.as_mut().filter(|work| work.is_read()) else { return };
+        let Some(work) = self.work.as_mut().filter(|work| work.is_read() && may_append(store)) else { return };
         work.blocks.sort_unstable_by_key(|(source, _)| std::cmp::Reverse(source.block));
         let next = work.blocks.split_off(work.blocks.len().saturating_sub(APPENDS));
         let appended = work.append(store, next);
@@ -237,13 +242,13 @@ impl Work {
         if volume.compression != Compression::Off {
             return None;
         }
-        let last_snap = store.core.catalog.lineages.get(&lineage)?.last_snap;
+        let ages = Ages::of(store, leaf.volume, lineage)?;
         let at = store.core.head_leaf(lineage, leaf.first.0).ok()??;
         let (mut todo, mut blocks, mut places): (Vec<(BlockNo, usize)>, usize, usize) = (Vec::new(), 0, 0);
         let mut last: Option<(SegmentId, u32)> = None;
         let entries = &store.core.nodes.get(at).node.entries;
         for (addr, block) in entries.iter().zip(leaf.first.0..end) {
-            let Some((segment, page)) = place_of(store, last_snap, *addr) else { continue };
+            let Some((segment, page)) = place_of(store, ages, *addr) else { continue };
             let follows = last.is_some_and(|(s, p)| s == segment && (p + 1..=p + 1 + GAP_PAGES).contains(&page));
             (last, blocks, places) = (Some((segment, page)), blocks + 1, places + usize::from(!follows));
             match todo.last_mut() {
@@ -263,36 +268,36 @@ impl Work {
         self.todo.is_empty() && self.reading.is_empty()
     }
 
-    /// Returns the epoch of the last snapshot, the volume's end in blocks, and the leaf's handle;
+    /// Returns the ages of its blocks, the volume's end in blocks, and the leaf's handle;
     /// `None` when the volume is gone or was rolled back, or the leaf is not in memory.
-    fn leaf(&self, store: &mut Store) -> Option<(Epoch, u64, u32)> {
+    fn leaf(&self, store: &mut Store) -> Option<(Ages, u64, u32)> {
         let volume = store.core.catalog.volumes.get(&self.volume).filter(|volume| volume.lineage == self.lineage)?;
         let end = volume.size / PAGE;
-        let last_snap = store.core.catalog.lineages.get(&self.lineage)?.last_snap;
+        let ages = Ages::of(store, self.volume, self.lineage)?;
         let leaf = store.core.head_leaf(self.lineage, self.first.0).ok()??;
-        Some((last_snap, end, leaf))
+        Some((ages, end, leaf))
     }
 
     /// Returns those of `count` blocks from `first` on that can be gathered.
     fn sources(&self, store: &mut Store, first: BlockNo, count: usize) -> Option<Vec<Source>> {
-        let (last_snap, end, leaf) = self.leaf(store)?;
+        let (ages, end, leaf) = self.leaf(store)?;
         let node = &store.core.nodes.get(leaf).node;
         let blocks = (first.0..end).take(count).map(|block| {
             let slot = (block % FANOUT as u64) as usize;
             Source { block: BlockNo(block), addr: node.entries[slot], crc: node.crcs[slot] }
         });
-        Some(blocks.filter(|source| place_of(store, last_snap, source.addr).is_some()).collect())
+        Some(blocks.filter(|source| place_of(store, ages, source.addr).is_some()).collect())
     }
 
     /// Appends those of the blocks that are still as they were read. Returns how many.
     fn append(&self, store: &mut Store, blocks: Vec<(Source, BufSlice)>) -> usize {
-        let Some((last_snap, end, leaf)) = self.leaf(store) else { return 0 };
+        let Some((ages, end, leaf)) = self.leaf(store) else { return 0 };
         let node = &store.core.nodes.get(leaf).node;
         let is_same = |source: &Source| {
             let now = node.entries[(source.block.0 % FANOUT as u64) as usize];
             (now == source.addr || store.tuning.plants(Planted::GatherStale))
                 && source.block.0 < end
-                && place_of(store, last_snap, source.addr).is_some()
+                && place_of(store, ages, source.addr).is_some()
         };
         // the blocks were checked when they were read, which may be a minute ago: a batch with a block
         // that is wrong in memory would end the log at its replay, and lose what was written after it
@@ -302,23 +307,57 @@ impl Work {
         still.reverse();
         let chunks = still.iter().filter_map(|(source, _)| store.core.space.chunks.get(source.addr.chunk()));
         let birth = chunks.map(|chunk| chunk.birth).max().unwrap_or(0);
-        let blocks: Vec<GatheredBlock> =
-            still.into_iter().map(|(source, piece)| GatheredBlock { block: source.block, crc: source.crc, piece }).collect();
+        let stays = |addr: Addr| ages.is_shared(store, addr).then_some(addr);
+        let blocks: Vec<GatheredBlock> = still
+            .into_iter()
+            .map(|(source, piece)| GatheredBlock { block: source.block, crc: source.crc, piece, stays: stays(source.addr) })
+            .collect();
         let appended = store.append_gathered(self.volume, self.lineage, birth, &blocks);
         store.charge_jobs(appended as u64 * PAGE);
         appended
     }
 }
 
+/// Returns whether blocks can be appended now. Forwards change up to a page of the chunk table for each
+/// block. Pages that a checkpoint still has to encode would all be encoded in this turn.
+fn may_append(store: &Store) -> bool {
+    !(store.may_forward() && store.core.space.chunks.is_sealing())
+}
+
+/// Epochs that separate the blocks of a head: up to `inherited`, of the volume that it was cloned from;
+/// up to `shared`, perhaps of a snapshot, too; and of the head alone.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    inherited: Option<Epoch>,
+    shared: Epoch,
+}
+
+impl Ages {
+    fn of(store: &Store, volume: VolumeId, lineage: LineageId) -> Option<Ages> {
+        let catalog = &store.core.catalog;
+        let origin = catalog.origin_of(volume).and_then(|origin| catalog.lineages.get(&origin.lineage));
+        let inherited = origin.map(|lineage| lineage.origin_epoch);
+        Some(Ages { inherited, shared: catalog.lineages.get(&lineage)?.last_snap })
+    }
+
+    /// Returns whether a snapshot may have an address of the head.
+    fn is_shared(self, store: &Store, addr: Addr) -> bool {
+        store.core.space.chunks.get(addr.chunk()).is_some_and(|chunk| chunk.epoch <= self.shared)
+    }
+}
+
 /// Returns the place of a block that can be gathered: plain, on the devices for data, and of the head
-/// alone. `last_snap` is the epoch of the head's last snapshot.
-fn place_of(store: &Store, last_snap: Epoch, addr: Addr) -> Option<(SegmentId, u32)> {
+/// alone unless its address can stay. Blocks that the head inherited stay where they are: volumes that
+/// share them would take them from each other for ever (INV-FORWARD-5).
+fn place_of(store: &Store, ages: Ages, addr: Addr) -> Option<(SegmentId, u32)> {
     if !addr.is_some() || addr.coding() != Coding::Raw || addr.units() != BLOCK_UNITS {
         return None;
     }
     let chunk = store.core.space.chunks.get(addr.chunk())?;
-    if u32::from(chunk.grain) != BLOCK_UNITS || chunk.epoch <= last_snap || Stream::from_number(chunk.class).is_some_and(Stream::is_special)
-    {
+    // a chunk that is written to needs its place
+    let is_inherited = ages.inherited.is_some_and(|epoch| chunk.epoch <= epoch);
+    let is_fixed = chunk.epoch <= ages.shared && (is_inherited || chunk.open || !store.may_forward());
+    if u32::from(chunk.grain) != BLOCK_UNITS || is_fixed || Stream::from_number(chunk.class).is_some_and(Stream::is_special) {
         return None;
     }
     let (segment, unit) = store.core.space.locate(addr)?;

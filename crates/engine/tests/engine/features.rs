@@ -4,10 +4,11 @@ use std::slice::from_ref;
 
 use millpond_block::{IoKind, MemberId, Op};
 use millpond_engine::{
-    Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolState, Reply, Target, Tuning,
+    Aim, Busy, Class, Command, CommandError, Compression, DeviceCommand, GroupSpec, Layout, MemberState, PoolSpec, PoolState, Reply,
+    Target, Tuning,
 };
 use millpond_format::testing::{Kind, put_checksum_right};
-use millpond_format::{AREA_BYTES, BASES, DeviceNote, FEATURES, Feature, FeatureKind, FeatureSet, Label, SECTOR_BYTES};
+use millpond_format::{AREA_BYTES, BASES, DeviceNote, FEATURES, FORWARDS, Feature, FeatureKind, FeatureSet, Label, PoolId, SECTOR_BYTES};
 
 use crate::golden::{golden, relabel, second_area};
 use crate::harness::Harness;
@@ -61,10 +62,32 @@ pub fn upgraded(media: &[Vec<u8>], features: &'static [Feature]) -> Harness {
 #[test]
 fn a_second_upgrade_changes_nothing() {
     let mut harness = Harness::import(vec![golden("clean")]).unwrap();
-    assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::of([&BASES]))));
+    assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::of([&BASES, &FORWARDS]))));
     let before = harness.engine.labels_in_force();
     assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::default())));
     assert_eq!((harness.engine.labels_in_force(), in_force(&harness)), (before, FeatureSet::default()));
+}
+
+#[test]
+fn a_new_pool_has_all_features_if_that_is_wanted() {
+    let spec = PoolSpec {
+        name: "pond".into(),
+        id: PoolId([7; 16]),
+        groups: vec![GroupSpec::data(Layout::Mirror { copies: 2 })],
+        extent_bytes: None,
+        features: true,
+    };
+    let mut harness = Harness::create(&[16, 16], spec, tuning(WITH_ALL));
+    let all = FeatureSet::of([&HINTS, &TREES, &DEDUP]);
+    assert_eq!(in_force(&harness), all);
+    assert_eq!(harness.command(DeviceCommand::TurnFeaturesOn), Ok(Reply::TurnedOn(FeatureSet::default())));
+    for image in &harness.media {
+        for at in [0, second_area(image)] {
+            assert_eq!(label(image, at).features, all);
+        }
+    }
+    assert!(import(&harness.media, FEATURES).err().unwrap().contains("dedup (since 9.4.0)"));
+    assert_eq!(in_force(&import(&harness.media, WITH_ALL).unwrap()), all);
 }
 
 #[test]

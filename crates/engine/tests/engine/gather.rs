@@ -6,6 +6,8 @@ use millpond_testing::Random;
 
 use crate::harness::Harness;
 
+mod forwards;
+
 const BLOCK: u64 = 4096;
 const SIZE: u64 = 4 << 20;
 const BLOCKS: u64 = SIZE / BLOCK;

@@ -271,12 +271,12 @@ fn golden_pools_with_damaged_labels_are_refused() {
         "device 0 has a label for another program (format version 4 is not this program's); use the one that it was made with, or a newer one",
     );
     let features = twin(&|label| {
-        label[18] = 8;
+        label[18] = 0x80;
         put_checksum_right(Kind::Label, label);
     });
     refused(
         features,
-        "device 0 has a label for another program (needs features 0x8 that this program does not have); use the one that it was made with, or a newer one",
+        "device 0 has a label for another program (needs features 0x80 that this program does not have); use the one that it was made with, or a newer one",
     );
     let other = |change: &dyn Fn(&mut Label)| {
         twin(&|sector| {

@@ -56,8 +56,12 @@ impl Harness {
     }
 
     pub fn with_extents(sizes_mib: &[usize], groups: Vec<GroupSpec>, tuning: Tuning, extent_bytes: Option<u64>) -> Harness {
+        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes, features: false };
+        Harness::create(sizes_mib, spec, tuning)
+    }
+
+    pub fn create(sizes_mib: &[usize], spec: PoolSpec, tuning: Tuning) -> Harness {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
-        let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes };
         let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
         let mut harness = Harness::over(engine, media, tuning, 1);
         harness.settle();

@@ -334,7 +334,7 @@ fn what_is_too_small_for_data_is_no_pool() {
     // the smallest device limits the number of segments, and a part of it is the log
     let devices = [media(12), media(5), media(12), media(64), media(64)];
     let groups = vec![group(Class::Data, Layout::Parity { width: 16, parity: 1, unit: 4096 }, 3), group(Class::Special, MIRROR, 2)];
-    let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None };
+    let spec = PoolSpec { name: "pond".into(), id: PoolId([7; 16]), groups, extent_bytes: None, features: false };
     let refused = Engine::create(spec, devices.to_vec(), tuning(), Time(1)).err().unwrap().to_string();
     assert!(refused.contains("segments") && refused.contains("larger devices"), "{refused}");
 }

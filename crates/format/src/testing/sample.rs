@@ -397,6 +397,8 @@ fn chunk_page() -> Vec<u8> {
         slots: 70,
         live: vec![u64::MAX, 0b11_1111].into(),
         present: vec![].into(),
+        forwarded: vec![].into(),
+        targets: vec![].into(),
     };
     let moved = ChunkRecord {
         chunk: ChunkId(65),
@@ -410,6 +412,65 @@ fn chunk_page() -> Vec<u8> {
     let mut e = Encoder::default();
     [plain, moved].iter().for_each(|chunk| chunk.encode(&mut e));
     e.into_bytes()
+}
+
+/// A chunk with forwards, and one without a place.
+fn forwarded_page() -> Vec<u8> {
+    let target = |slot| Addr::new(ChunkId(900), slot, 8, Coding::Raw);
+    let part = ChunkRecord {
+        chunk: ChunkId(64),
+        epoch: Epoch(2),
+        birth: 500,
+        segment: SegmentId(7),
+        base: 10,
+        identities: u32::MAX,
+        grain: 8,
+        class: 0,
+        slots: 70,
+        live: vec![1 << 3].into(),
+        present: vec![].into(),
+        forwarded: vec![0b110, 1].into(),
+        targets: vec![target(9), target(8), target(1000)].into(),
+    };
+    let whole = ChunkRecord {
+        chunk: ChunkId(66),
+        segment: NO_SEGMENT,
+        base: 0,
+        live: vec![].into(),
+        forwarded: vec![1 << 60].into(),
+        targets: vec![target(11)].into(),
+        ..part.clone()
+    };
+    let mut e = Encoder::default();
+    [part, whole].iter().for_each(|chunk| chunk.encode(&mut e));
+    e.into_bytes()
+}
+
+/// Blocks that were gathered: of the head alone, and two that a snapshot shares.
+fn forwards() -> Vec<u8> {
+    let header = BatchHeader {
+        stream: 7,
+        pages: 1,
+        pool: POOL,
+        incarnation: 3,
+        next: SegmentId(21),
+        lsn: Lsn(8),
+        durable: Lsn(6),
+        epoch: Epoch(2),
+        chunk: ChunkId(900),
+        birth: 500,
+        segment: SegmentId(7),
+        offset: 12,
+        base: 12,
+        payload: 3,
+        grain: 8,
+    };
+    let source = |slot| (Addr::new(ChunkId(64), slot, 8, Coding::Raw), 0x0203_0405 * slot);
+    let items = [
+        Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: vec![(7, 8, Coding::Raw)] },
+        Item::Forward { volume: VolumeId(1), block: BlockNo(101), sources: vec![source(2), source(1)] },
+    ];
+    batch(&header, &items)
 }
 
 fn deadlist() -> Vec<u8> {
@@ -497,5 +558,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("batch-bases", Kind::Batch, bases),
         ("node-base", Kind::Node, node_of_base()),
         ("checkpoint-bases", Kind::Checkpoint, Checkpoint { bases: vec![base()], ..checkpoint() }.encode()),
+        ("chunk-page-forwards", Kind::ChunkPage, forwarded_page()),
+        ("batch-forwards", Kind::Batch, forwards()),
     ]
 }

@@ -20,19 +20,13 @@ impl<S: System> World<S> {
     /// Turns the feature on, and makes bases and clones of them.
     pub(super) fn create_bases(&mut self) -> Verdict {
         let Some(bases) = self.config.bases else { return Ok(()) };
+        if self.config.features_on {
+            self.oracle.allow_bases();
+        }
         if bases.early {
             self.create_base(bases)?;
         }
-        for attempt in 0.. {
-            if self.command_and_wait(DeviceCommand::TurnFeaturesOn)? {
-                break;
-            }
-            if attempt == ATTEMPTS {
-                return broken("the features cannot be turned on");
-            }
-            self.machine.pass(1_000_000);
-            self.settle_down()?;
-        }
+        self.turn_features_on()?;
         self.oracle.allow_bases();
         for _ in 0..bases.count {
             self.create_base(bases)?;
@@ -45,6 +39,18 @@ impl<S: System> World<S> {
             }
         }
         Ok(())
+    }
+
+    /// Turns on the features that the engine of this world knows.
+    pub(super) fn turn_features_on(&mut self) -> Verdict {
+        for _ in 0..=ATTEMPTS {
+            if self.command_and_wait(DeviceCommand::TurnFeaturesOn)? {
+                return Ok(());
+            }
+            self.machine.pass(1_000_000);
+            self.settle_down()?;
+        }
+        broken("the features cannot be turned on")
     }
 
     fn create_base(&mut self, bases: Bases) -> Verdict {

@@ -12,6 +12,9 @@ impl<S: System> World<S> {
     /// Formats the devices and creates the first volumes.
     pub(super) fn create(&mut self) -> Verdict {
         self.format()?;
+        if self.config.turns_features_on {
+            self.turn_features_on()?;
+        }
         for spec in self.config.volumes.clone() {
             let name = self.workload.name("vol");
             let (size, sector, cache, compression) = (spec.size, spec.sector, spec.cache, spec.compression);
@@ -25,8 +28,8 @@ impl<S: System> World<S> {
     fn format(&mut self) -> Verdict {
         let mut id = [0u8; 16];
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
-        let spec =
-            PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups: self.config.groups(), extent_bytes: Some(self.config.extent) };
+        let (groups, extent_bytes, features) = (self.config.groups(), Some(self.config.extent), self.config.features_on);
+        let spec = PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups, extent_bytes, features };
         // A small device meant for a cache or spare would be a bad one for data.
         let spares = self.config.mirrored.as_ref().is_some_and(|mirrored| mirrored.spares > 0);
         let devices = self.machine.plug(self.config.cached.is_none() && !spares);

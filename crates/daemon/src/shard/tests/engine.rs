@@ -25,7 +25,13 @@ pub fn pool(paths: &[PathBuf], device_size: u64, volume_size: u64) -> (ShardHand
 
 /// Returns a new pool with one volume of this compression.
 fn compressed_pool(paths: &[PathBuf], device_size: u64, volume_size: u64, compression: Compression) -> (ShardHandle, VolumeId) {
-    let spec = PoolSpec { name: "pond".to_owned(), id: PoolId([3; 16]), groups: vec![GroupSpec::data(Layout::Linear)], extent_bytes: None };
+    let spec = PoolSpec {
+        name: "pond".to_owned(),
+        id: PoolId([3; 16]),
+        groups: vec![GroupSpec::data(Layout::Linear)],
+        extent_bytes: None,
+        features: false,
+    };
     let shard = create(spec, open(paths, device_size), Tuning::default()).expect("create");
     assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
     let volume = Command::Catalog(CatalogCommand::CreateVolume {

@@ -196,6 +196,8 @@ impl Import {
         let mut space = Space::new(layout);
         space.reuse_at_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::FreeTooEarly);
         space.wipe_once = cfg!(feature = "planted") && self.tuning.planted == Some(Planted::WipeOnce);
+        space.keeps_targets = self.tuning.plants(Planted::ForwardKeepsTarget);
+        space.chunks.forgets_forwarded = self.tuning.plants(Planted::ForwardForgotten);
         let nodes = NodeCache::new(self.tuning.map_memory);
         let pieces = self.pieces.take().ok_or(OpenErrorKind::OutOfOrder("no pieces"))?;
         let mut core = Core::new(space, nodes, config.shape.chunk_units, Rc::clone(&pieces.home), self.tuning.planted);

@@ -30,6 +30,10 @@ struct Plain {
     live: BTreeSet<u32>,
     /// Slots that the last move copied; `None`: all.
     present: Option<BTreeSet<u32>>,
+    /// Slots whose blocks are elsewhere: chunk and slot.
+    forwards: BTreeMap<u32, (ChunkId, u32)>,
+    /// True when forwards lead to it.
+    is_target: bool,
 }
 
 impl Plain {
@@ -155,7 +159,17 @@ impl Twin {
         self.next += 1;
         self.clock += self.random.below(9);
         self.space.chunks.insert(id, Chunk::new(Epoch(1), self.clock, 1, grain));
-        let plain = Plain { grain, birth: self.clock, open: true, place: None, slots: 0, live: BTreeSet::new(), present: None };
+        let plain = Plain {
+            grain,
+            birth: self.clock,
+            open: true,
+            place: None,
+            slots: 0,
+            live: BTreeSet::new(),
+            present: None,
+            forwards: BTreeMap::new(),
+            is_target: false,
+        };
         self.chunks.insert(id, plain);
         if let Some(segment) = segment.or_else(|| self.open_segment().filter(|_| grain != NODE_GRAIN)) {
             self.place_in(segment, id, None);
@@ -193,10 +207,62 @@ impl Twin {
     }
 
     fn drop_if_dead(&mut self, id: ChunkId) {
-        if self.chunks.get(&id).is_some_and(|plain| plain.live.is_empty() && !plain.open) {
-            let place = self.chunks.remove(&id).and_then(|plain| plain.place);
-            place.into_iter().for_each(|place| self.settle(place.segment));
+        let Some(plain) = self.chunks.get_mut(&id).filter(|plain| plain.live.is_empty() && !plain.open) else { return };
+        let place = plain.place.take();
+        plain.present = None;
+        if plain.forwards.is_empty() {
+            self.chunks.remove(&id);
         }
+        place.into_iter().for_each(|place| self.settle(place.segment));
+    }
+
+    /// Gathers a block of a chunk into another one, which is open.
+    fn forward(&mut self, id: ChunkId) {
+        let is_home = |(other, plain): &(&ChunkId, &Plain)| **other != id && plain.open && plain.grain == 8 && plain.place.is_some();
+        let homes: Vec<ChunkId> = self.chunks.iter().filter(is_home).map(|(id, _)| *id).collect();
+        let Some(to) = self.random.pick(homes.into_iter()).filter(|_| self.chunks[&id].grain == 8) else { return };
+        let (at, plain) = (self.chunks[&to].slots, &self.chunks[&id]);
+        // a chunk of blocks has a place until all of them are elsewhere
+        let was_written = plain.place.is_some() || !plain.forwards.is_empty();
+        if at >= 32 || plain.is_target || !was_written || !self.chunks[&to].forwards.is_empty() {
+            return;
+        }
+        let (slot, plain) = (self.random.small(40), self.chunks.get_mut(&id).expect("it was inserted"));
+        self.space.chunks.get_mut(to).expect("it was inserted").slots += 1;
+        let was_here = plain.live.remove(&slot);
+        let old = plain.forwards.get(&slot).copied();
+        let is_used = was_here || old.is_some();
+        let addr = |id, slot| Addr::new(id, slot, BLOCK_UNITS, Coding::Raw);
+        assert_eq!(self.space.forward(addr(id, slot), addr(to, at)), is_used);
+        if is_used {
+            plain.forwards.insert(slot, (to, at));
+        }
+        let place = plain.place;
+        let home = self.chunks.get_mut(&to).expect("it was inserted");
+        home.slots += 1;
+        if is_used {
+            home.live.insert(at);
+            home.is_target = true;
+        }
+        if let Some(place) = place.filter(|_| was_here) {
+            self.home(place.segment).unclean = true;
+        }
+        old.into_iter().for_each(|(id, slot)| self.free_target(id, slot, false));
+        self.drop_if_dead(id);
+    }
+
+    /// Frees a slot that a forward led to.
+    fn free_target(&mut self, id: ChunkId, slot: u32, unlogged: bool) {
+        let generation = self.space.sealed_generation;
+        let plain = self.chunks.get_mut(&id).expect("a forward leads to it");
+        assert!(plain.live.remove(&slot), "slot {slot} of chunk {id}");
+        self.freed += u64::from(BLOCK_UNITS);
+        let home = plain.place.expect("it is not forwarded").segment;
+        self.home(home).unclean = true;
+        if unlogged {
+            self.home(home).unlogged = generation;
+        }
+        self.drop_if_dead(id);
     }
 
     fn grow(&mut self, id: ChunkId) {
@@ -215,6 +281,10 @@ impl Twin {
     fn free(&mut self, id: ChunkId) {
         let way = self.random.below(3);
         let plain = self.chunks.get_mut(&id).expect("it was inserted");
+        if plain.is_target {
+            // its slots are freed through forwards
+            return;
+        }
         let first = self.random.small(plain.slots + 1);
         let most = if way == 0 { if plain.grain == 1 { BLOCK_UNITS } else { 1 } } else { 40 };
         let slots = first..(first + self.random.small(most + 1)).min(plain.slots);
@@ -222,6 +292,7 @@ impl Twin {
             return;
         }
         let freed = slots.clone().filter(|slot| plain.live.remove(slot)).count() as u32;
+        let elsewhere: Vec<(ChunkId, u32)> = slots.clone().filter_map(|slot| plain.forwards.remove(&slot)).collect();
         self.freed += u64::from(freed * u32::from(plain.grain));
         match way {
             0 => {
@@ -229,7 +300,7 @@ impl Twin {
                 self.space.free(Addr::new(id, first, units, Coding::Raw));
             }
             1 => self.space.free_unlogged(id, slots),
-            _ => assert_eq!(self.space.free_slots(id, slots), freed),
+            _ => assert_eq!(self.space.free_slots(id, slots), freed + elsewhere.len() as u32),
         }
         let generation = self.space.sealed_generation;
         if let Some(place) = plain.place {
@@ -240,6 +311,7 @@ impl Twin {
             }
         }
         self.drop_if_dead(id);
+        elsewhere.into_iter().for_each(|(id, slot)| self.free_target(id, slot, way == 1));
     }
 
     fn close(&mut self, id: ChunkId) {
@@ -257,7 +329,9 @@ impl Twin {
         let mut present: BTreeSet<u32> = plain.present.clone().unwrap_or_else(|| (0..plain.slots).collect());
         let all = self.random.once_in(3);
         let mut kept = plain.live.clone();
-        kept.retain(|_| !self.random.once_in(10));
+        if !plain.is_target {
+            kept.retain(|_| !self.random.once_in(10));
+        }
         present.retain(|slot| kept.contains(slot) || (!plain.live.contains(slot) && self.random.once_in(5)));
         self.place(id, Some(present).filter(|_| !all));
     }
@@ -344,6 +418,7 @@ impl Twin {
             15 if self.chunks[&id].place.is_none() => self.place(id, None),
             15 | 16 => self.object(),
             17 => self.checkpoint(),
+            18 if self.random.once_in(2) => (0..8).for_each(|_| self.forward(id)),
             18 => self.seal(),
             _ if self.random.once_in(10) => self.leave(),
             _ => self.seal(),
@@ -383,7 +458,14 @@ impl Twin {
         let here = plain.place.zip(index).filter(|(place, _)| !LOST.contains(&place.segment.0));
         let place = here.map(|(place, index)| (place.segment, place.page * 8 + index * u32::from(plain.grain)));
         let units = if plain.grain == NODE_GRAIN { NODE_UNITS } else { u32::from(plain.grain) };
+        let place = plain.forwards.get(&slot).map_or(place, |(id, slot)| {
+            let home = &self.chunks[id];
+            let index = home.present.as_ref().map_or(*slot, |present| present.range(..*slot).count() as u32);
+            home.place.map(|place| (place.segment, (place.page + index) * 8))
+        });
         assert_eq!(self.space.locate(Addr::new(id, slot, units, Coding::Raw)), place);
+        let forwards: usize = self.chunks.values().map(|plain| plain.forwards.len()).sum();
+        assert_eq!(self.space.chunks.forwards(), forwards);
     }
 
     /// Compares a space that an import builds from the stored chunk table.
@@ -395,7 +477,15 @@ impl Twin {
         }
         loaded.recount();
         self.objects.iter().for_each(|(segment, bytes)| loaded.add_object(*segment, *bytes));
-        let unplaced: Vec<ChunkId> = self.chunks.iter().filter(|(_, plain)| plain.place.is_none()).map(|(id, _)| *id).collect();
+        assert_eq!(loaded.chunks.forwards(), self.space.chunks.forwards());
+        for (id, slot, target) in self.chunks.iter().flat_map(|(id, plain)| plain.forwards.iter().map(|(s, t)| (*id, *s, *t))) {
+            assert_eq!(
+                loaded.resolve(Addr::new(id, slot, BLOCK_UNITS, Coding::Raw)),
+                Addr::new(target.0, target.1, BLOCK_UNITS, Coding::Raw)
+            );
+        }
+        let is_unwritten = |plain: &Plain| plain.place.is_none() && plain.forwards.is_empty();
+        let unplaced: Vec<ChunkId> = self.chunks.iter().filter(|(_, plain)| is_unwritten(plain)).map(|(id, _)| *id).collect();
         let rest: Vec<(ChunkId, Plain)> = unplaced.into_iter().filter_map(|id| self.chunks.remove_entry(&id)).collect();
         self.compare_counts(&loaded);
         self.chunks.extend(rest);
@@ -419,6 +509,9 @@ fn counts_are_those_of_the_slots() {
             twin.close(id);
             let slots = twin.chunks.get(&id).map_or(0, |plain| plain.slots);
             twin.space.free_slots(id, 0..slots);
+            if let Some(plain) = twin.chunks.get_mut(&id) {
+                plain.forwards.clear();
+            }
             twin.freed = twin.space.freed_units;
             let place = twin.chunks.remove(&id).and_then(|plain| plain.place);
             place.into_iter().for_each(|place| twin.settle(place.segment));

@@ -1,7 +1,7 @@
 //! Sizes of what a checkpoint writes: pages and segments of nodes, objects, deadlists and the table
 //! of chunks.
 
-use millpond_format::NODE_BYTES;
+use millpond_format::{NODE_BYTES, ObjectRef};
 
 use super::WRITE_PAGES;
 use crate::Planted;
@@ -9,6 +9,10 @@ use crate::core::StoredDeadlist;
 use crate::log::Cursor;
 use crate::space::stored_bytes;
 use crate::store::{META_HEAD_PAGES, Store};
+
+/// Part (1/N) of the bytes of long pages that is added for the indexes of their parts, which have 20
+/// bytes, and begin at steps of 64, for 4 KiB at least.
+const INDEX_PART: usize = 32;
 
 impl Store {
     /// Returns the number of segments for `pages` pages from `cursor` on. The last `waste` pages of
@@ -48,13 +52,25 @@ impl Store {
         (pages - pages.div_ceil(WRITE_PAGES)) * 4096
     }
 
-    /// Returns the most bytes that `chunks` chunks take in their pages of the table.
+    /// Returns the most bytes that `chunks` chunks take in their pages of the table, besides forwards.
     pub(super) fn record_bytes(&self, chunks: usize) -> usize {
         let packed = self.core.space.chunks.packed().min(chunks);
         chunks * 64 + ((chunks - packed) * self.bitmap_bytes(8) + packed * self.bitmap_bytes(1)) * 2
     }
 
-    /// Returns the most bytes of a page of the chunk table.
+    /// Returns the most bytes that forwards take in the pages of the table, however many of these a
+    /// change makes dirty: a bitmap of their slots in each chunk, the targets, and what long pages take
+    /// for the indexes of their parts.
+    pub(super) fn forward_bytes(&self) -> usize {
+        let chunks = &self.core.space.chunks;
+        let (forwards, sources) = (chunks.forwards(), chunks.forward_sources());
+        let bytes = forwards * 8 + sources * (self.bitmap_bytes(8) + 4);
+        // a page is padded to a step, for which records without forwards have room
+        bytes + bytes / INDEX_PART + sources * ObjectRef::STEP
+    }
+
+    /// Returns the most bytes by which the next checkpoint grows when one more page of the chunk table
+    /// changes. It has room for all forwards anyway.
     pub(in crate::store) fn chunk_page_bytes(&self) -> usize {
         self.stored_bytes(self.record_bytes(self.core.space.chunks.len().min(64))) + 24
     }
