@@ -18,7 +18,7 @@ pub struct SetPool {
 }
 
 /// Request to create a pool.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CreatePool {
     /// Name of the pool.
     pub name: String,
@@ -30,6 +30,9 @@ pub struct CreatePool {
     /// If true, accepts devices that contain data.
     #[serde(default)]
     pub force: bool,
+    /// If true, features of the format stay off, so that older versions can use the pool, too.
+    #[serde(default)]
+    pub without_features: bool,
     /// If true, checks everything and changes nothing.
     #[serde(default)]
     pub dry_run: bool,

@@ -119,7 +119,7 @@ impl Daemon {
         if request.dry_run {
             let opened = rehearse(&self.calls, &devices, request.io).await.map_err(|e| e.during(&during))?;
             let geometries: Vec<DeviceGeometry> = opened.iter().map(HostDevice::geometry).collect();
-            let spec = pool_spec(&request.name, &request.groups).map_err(|e| e.during(&during))?;
+            let spec = pool_spec(&request.name, &request.groups, !request.without_features).map_err(|e| e.during(&during))?;
             let tuning = self.options.tuning.clone();
             let check = move || Engine::check_create(spec, &geometries, tuning, Time(wall_millis())).map_err(|error| refused(&error));
             blocking(check).await.map_err(|e| e.during(&during))?;
@@ -132,7 +132,7 @@ impl Daemon {
             planned.layout = request.groups.first().map(|group| group.layout.into());
             return Ok(planned);
         }
-        let made = format_devices(&self.calls, &request.name, &request.groups, request.io, self.options.tuning.clone()).await;
+        let made = format_devices(&self.calls, &request, self.options.tuning.clone()).await;
         let (shard, id) = match made {
             Ok(made) => made,
             Err(error) => {
@@ -398,24 +398,18 @@ pub(super) async fn open_rehearsed(
 }
 
 /// Returns the engine's specification of a new pool, with a random id.
-fn pool_spec(name: &str, groups: &[DeviceGroup]) -> Result<PoolSpec, ApiError> {
+fn pool_spec(name: &str, groups: &[DeviceGroup], features: bool) -> Result<PoolSpec, ApiError> {
     let id = PoolId(entropy().map_err(|e| ApiError::internal(format!("no entropy: {e}")))?);
-    Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None, features: false })
+    Ok(PoolSpec { name: name.to_owned(), id, groups: groups.iter().map(group_spec).collect(), extent_bytes: None, features })
 }
 
 /// Formats devices and waits until the pool is in service.
-async fn format_devices(
-    calls: &HostCalls,
-    name: &str,
-    groups: &[DeviceGroup],
-    io: IoMode,
-    tuning: Tuning,
-) -> Result<(ShardHandle, PoolId), ApiError> {
+async fn format_devices(calls: &HostCalls, request: &CreatePool, tuning: Tuning) -> Result<(ShardHandle, PoolId), ApiError> {
     let mut devices = Vec::new();
-    for device in groups.iter().flat_map(|group| &group.devices) {
-        devices.push(open_new(calls, device, io).await?);
+    for device in request.groups.iter().flat_map(|group| &group.devices) {
+        devices.push(open_new(calls, device, request.io).await?);
     }
-    let spec = pool_spec(name, groups)?;
+    let spec = pool_spec(&request.name, &request.groups, !request.without_features)?;
     let id = spec.id;
     let shard = shard::create(spec, devices, tuning)?;
     wait_online(&shard).await?;
@@ -449,7 +443,8 @@ pub async fn format_file(path: &Path, pool: &str, pool_bytes: u64, volume: &str,
     let device = DeviceSpec { path: part.display().to_string(), create: Some(pool_bytes) };
     let make = async {
         let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
-        let (shard, _) = format_devices(&HostCalls::default(), pool, &[group], IoMode::default(), tuning).await?;
+        let request = CreatePool { name: pool.to_owned(), groups: vec![group], ..CreatePool::default() };
+        let (shard, _) = format_devices(&HostCalls::default(), &request, tuning).await?;
         let create = Command::Catalog(CatalogCommand::CreateVolume {
             name: volume.to_owned(),
             size: volume_bytes,

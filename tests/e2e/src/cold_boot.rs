@@ -80,7 +80,6 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     images.run(&here, &["pool", "publish", "tank/gold@v1", TARGET])?;
     here.stop()?;
     fs::remove_file(&root)?;
-    there.cli(&["pool", "upgrade", "-y", "tank"])?;
     let proxy = Proxy::start(store.address)?;
     proxy.delay(LATENCY);
     let images = images.behind(&proxy);

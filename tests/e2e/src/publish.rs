@@ -232,8 +232,6 @@ fn on_demand(images: &Images, store: &Store, [here, there]: [&Millpond; 2], room
     let images = images.behind(&proxy);
     let words = format!("{TARGET}#golden@v2");
     let clone = ["clone", words.as_str(), "tank/lazy", "--credentials", keys.as_str()];
-    images.refused(there, &clone, "millpond pool upgrade tank")?;
-    there.cli(&["pool", "upgrade", "-y", "tank"])?;
     images.run(there, &clone)?;
     images.refused(here, &["pool", "unpublish", &words, "-y"], "clones in pool 'tank'")?;
     let socket = room.join("lazy.sock");

@@ -232,9 +232,12 @@ fn use_pool(daemon: &Daemon, version: &str, pool: &str) -> (String, String) {
 fn a_pool_of_a_later_version_is_refused_and_left_alone() {
     let mut daemon = Daemon::start();
     let image = daemon.path("p.img");
-    daemon.run(&["pool", "create", "pond", &format!("{}:64M", daemon.text("p.img"))]).ok();
+    daemon.run(&["pool", "create", "usual", &format!("{}:64M", daemon.text("usual.img"))]).ok();
+    daemon.run(&["pool", "create", "pond", &format!("{}:64M", daemon.text("p.img")), "-o", "features=none"]).ok();
     let features = daemon.json(&["pool", "get", "format,features", "pond"]);
     assert_eq!((&features[0]["value"], &features[1]["value"]), (&json!(3), &json!([])));
+    assert_eq!(daemon.json(&["pool", "get", "features", "usual"])[0]["value"], json!(["bases", "forwards"]));
+    daemon.run(&["pool", "destroy", "-y", "usual"]).ok();
     daemon.stop("TERM");
     let whole = fs::read(&image).expect("read");
     let newer = |set: usize| {

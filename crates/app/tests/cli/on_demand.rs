@@ -22,9 +22,7 @@ fn published(daemon: &Daemon) -> Vec<u8> {
 
 /// Starts another daemon with a pool that can have such clones.
 fn able() -> Daemon {
-    let daemon = Daemon::with_pool();
-    daemon.run(&["pool", "upgrade", "-y", "tank"]).ok();
-    daemon
+    Daemon::with_pool()
 }
 
 /// Words for the publication, as another daemon gives them.

@@ -251,6 +251,8 @@ fn wrong_words_are_refused_in_one_line() {
     fs::create_dir(daemon.path("other")).expect("made");
     fs::write(daemon.path("other/letter.txt"), b"x").expect("written");
     fs::create_dir(daemon.path("empty")).expect("made");
+    let device = format!("{}:512M", daemon.text("old.img"));
+    daemon.run(&["pool", "create", "old", &device, "-o", "features=none"]).ok();
     // a volume of the same name, of another pool
     let same = daemon.path("images/publications/lake/gold");
     fs::create_dir_all(&same).expect("made");
@@ -269,7 +271,8 @@ fn wrong_words_are_refused_in_one_line() {
         (&["pool", "unpublish", "images#gold", "-y"], 2, "TARGET#VOL@SNAP"),
         (&["pool", "unpublish", "images#gold@v9", "-y"], 1, "no publication 'gold@v9'; 'millpond pool publications images'"),
         (&["pool", "unpublish", "images#gold@v1", "-y"], 1, "give images#lake/gold@v1 or images#tank/gold@v1"),
-        (&["clone", "images#tank/gold@v1", "tank/new"], 1, "lacks the feature 'bases'; turn it on with 'millpond pool upgrade tank'"),
+        (&["clone", "images#tank/gold@v1", "old/new"], 1, "lacks the feature 'bases'; turn it on with 'millpond pool upgrade old'"),
+        (&["pool", "create", "-n", "p", device.as_str(), "-o", "features=some"], 2, "features cannot be 'some'; choose all or none"),
         (&["clone", "-n", "tank/gold@v1", "tank/new"], 2, "-n is for full copies and publications"),
         (&["clone", "--full", "images#gold@v9", "tank/new"], 1, "no publication"),
         (&["clone", "--full", "images#tank/gold@v1", "new"], 2, "POOL/VOL"),

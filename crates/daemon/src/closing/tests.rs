@@ -44,7 +44,14 @@ fn record(name: &str, dir: &Path) -> PoolRecord {
 async fn create(daemon: &Daemon, dir: &Path, name: &str) {
     let device = DeviceSpec { path: dir.join(format!("{name}.img")).display().to_string(), create: Some(256 << 20) };
     let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
-    let request = CreatePool { name: name.to_owned(), groups: vec![group], io: IoMode::default(), force: false, dry_run: false };
+    let request = CreatePool {
+        name: name.to_owned(),
+        groups: vec![group],
+        io: IoMode::default(),
+        force: false,
+        without_features: false,
+        dry_run: false,
+    };
     daemon.create_pool(request).await.expect("pool");
     let volume = CreateVolume { name: format!("{name}/disk"), size: 16 << 20, sector: None, properties: SetProperties::default() };
     daemon.create_volume(volume).await.expect("volume");

@@ -17,7 +17,8 @@ fn daemon(dir: &Path) -> Daemon {
 async fn make(daemon: &Daemon, dir: &Path, name: &str) {
     let device = DeviceSpec { path: dir.join(name).display().to_string(), create: Some(64 * MIB) };
     let groups = vec![DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] }];
-    let request = CreatePool { name: name.to_owned(), groups, io: IoMode::default(), force: false, dry_run: false };
+    let request =
+        CreatePool { name: name.to_owned(), groups, io: IoMode::default(), force: false, without_features: false, dry_run: false };
     daemon.create_pool(request).await.expect("pool");
 }
 

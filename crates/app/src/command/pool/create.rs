@@ -29,7 +29,7 @@ pub struct Create {
     name: String,
     #[command(flatten)]
     spec: Spec,
-    /// Set a property of the pool: io=direct|buffered
+    /// Set a property of the pool: io=direct|buffered, features=all|none (none: older versions can use the pool, see docs/upgrades.md)
     #[arg(short = 'o', value_name = "PROP=VAL")]
     properties: Vec<String>,
     /// Overwrite devices that contain data; allow groups with less redundancy than the others, and files below /dev
@@ -43,13 +43,14 @@ pub struct Create {
 impl Create {
     pub async fn run(self, client: &Client) -> Outcome {
         names::check(Kind::Pool, &self.name)?;
-        let io = self.properties.iter().try_fold(IoMode::default(), |_, word| io_mode(word))?;
+        let properties = self.properties.iter().try_fold(Properties::default(), Properties::with)?;
         let groups = self.spec.groups()?;
         if let Some(data) = groups.first() {
             warn_of_weakness(&groups, data.layout);
         }
         let would = format!("would create pool {} {}\n", self.name, describe(&groups));
-        let request = CreatePool { name: self.name.clone(), groups, io, force: self.force, dry_run: self.dry_run };
+        let Properties { io, without_features } = properties;
+        let request = CreatePool { name: self.name.clone(), groups, io, force: self.force, without_features, dry_run: self.dry_run };
         let pool = client.post::<_, Pool>("/v1/pools", &request).await?;
         warn(&pool);
         if self.dry_run {
@@ -75,15 +76,27 @@ pub(super) fn describe(groups: &[DeviceGroup]) -> String {
     groups.iter().map(group).collect::<Vec<_>>().join(" and ")
 }
 
-/// Parses `PROP=VAL` of a pool.
-fn io_mode(word: &str) -> Outcome<IoMode> {
-    match word.split_once('=') {
-        Some(("io", "direct")) => Ok(IoMode::Direct),
-        Some(("io", "buffered")) => Ok(IoMode::Buffered),
-        Some(("io", value)) => Err(Failure::usage(format!("io cannot be '{value}'; choose direct or buffered"))),
-        Some((property, _)) => {
-            Err(Failure::usage(format!("no property '{property}' of a pool; io can be given, see 'millpond pool create --help'")))
+/// Properties of a new pool.
+#[derive(Clone, Copy, Debug, Default)]
+struct Properties {
+    io: IoMode,
+    without_features: bool,
+}
+
+impl Properties {
+    /// Adds `PROP=VAL`.
+    fn with(self, word: &String) -> Outcome<Properties> {
+        match word.split_once('=') {
+            Some(("io", "direct")) => Ok(Properties { io: IoMode::Direct, ..self }),
+            Some(("io", "buffered")) => Ok(Properties { io: IoMode::Buffered, ..self }),
+            Some(("io", value)) => Err(Failure::usage(format!("io cannot be '{value}'; choose direct or buffered"))),
+            Some(("features", "all")) => Ok(Properties { without_features: false, ..self }),
+            Some(("features", "none")) => Ok(Properties { without_features: true, ..self }),
+            Some(("features", value)) => Err(Failure::usage(format!("features cannot be '{value}'; choose all or none"))),
+            Some((property, _)) => Err(Failure::usage(format!(
+                "no property '{property}' of a pool; io and features can be given, see 'millpond pool create --help'"
+            ))),
+            None => Err(Failure::usage(format!("'{word}' is not PROP=VAL; give for example io=buffered"))),
         }
-        None => Err(Failure::usage(format!("'{word}' is not PROP=VAL; give for example io=buffered"))),
     }
 }

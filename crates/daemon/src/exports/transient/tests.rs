@@ -19,7 +19,14 @@ async fn with_pool(dir: &Path) -> Arc<Daemon> {
     let daemon = Daemon::new(Options { socket: dir.join("control.sock"), ..Options::default() }, state).expect("daemon");
     let device = DeviceSpec { path: dir.join("tank.img").display().to_string(), create: Some(256 << 20) };
     let group = DeviceGroup { class: ClassSpec::Data, layout: LayoutSpec::Linear, devices: vec![device] };
-    let request = CreatePool { name: "tank".to_owned(), groups: vec![group], io: IoMode::default(), force: false, dry_run: false };
+    let request = CreatePool {
+        name: "tank".to_owned(),
+        groups: vec![group],
+        io: IoMode::default(),
+        force: false,
+        without_features: false,
+        dry_run: false,
+    };
     daemon.create_pool(request).await.expect("pool");
     for name in ["tank/a", "tank/b"] {
         let volume = CreateVolume { name: name.to_owned(), size: 16 << 20, sector: None, properties: SetProperties::default() };
