@@ -1,6 +1,7 @@
 //! Replay: applies the batches after a checkpoint, in order, with the code that applied them first.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use millpond_block::{Buf, BufPool, DeviceError};
 use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Item, Lsn, Record, SegmentId, SmallRun};
@@ -43,18 +44,26 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// Creates a replay of `found`, the batches after `after`, up to `end`; `visited`: the segments
-    /// that the log was read from.
-    pub(super) fn new(core: &mut Core, found: Vec<Found>, visited: BTreeSet<SegmentId>, after: Lsn, end: Lsn) -> Replay {
+    /// that the log was read from. `core` is as the checkpoint says, and this is import number `imports`
+    /// since then.
+    pub(super) fn new(
+        core: &mut Core,
+        found: Vec<Found>,
+        visited: BTreeSet<SegmentId>,
+        Range { start: after, end }: Range<Lsn>,
+        imports: u64,
+    ) -> Replay {
         for segment in &visited {
             // open until all is replayed: a chunk that dies meanwhile must not free a segment that
             // holds later batches
             core.space.segments.set_state(*segment, SegmentState::Open);
         }
         // nodes that replay creates must not take ids of chunks in the log, nor of chunks that a
-        // lost checkpoint knew (I11)
+        // lost checkpoint knew, nor of those in batches of an earlier import that the log lost, but
+        // the devices may have (I11)
         let lost = |item: &Item| if let Item::Small { runs, .. } = item { runs.iter().map(|run| run.chunk.0 + 1).max() } else { None };
         let newest = found.iter().flat_map(|f| f.items.iter().filter_map(lost).chain([f.header.chunk.0 + 1])).max().unwrap_or(0);
-        core.next_chunk = core.next_chunk.max(newest) + CHUNKS_PER_CHECKPOINT;
+        core.next_chunk = (newest + CHUNKS_PER_CHECKPOINT).max(core.next_chunk + 2 * CHUNKS_PER_CHECKPOINT * imports);
         let batches = found.len() as u64;
         let bytes = found.iter().map(|f| (u64::from(f.header.pages) + u64::from(f.header.payload)) * 4096).sum();
         Replay {

@@ -7,6 +7,7 @@ mod bases;
 mod bytes;
 mod cache;
 mod census;
+mod chunk_ids;
 mod claim;
 mod cleaner;
 mod codec;

@@ -144,7 +144,7 @@ impl Import {
         if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
             self.log_replication = LogReplication::new(&found, durable, &core.space.layout);
         }
-        self.replay = Some(Replay::new(core, found, visited, root.lsn, end));
+        self.replay = Some(Replay::new(core, found, visited, root.lsn..end, root.log_tails.len().max(1) as u64));
         self.stage = Stage::Replay;
         Ok(())
     }
