@@ -158,6 +158,13 @@ pub struct PoolIo {
     /// Bytes of blocks that were written again in order, because reads found them apart.
     #[serde(default)]
     pub gathered_bytes: u64,
+    /// Bytes of blocks that snapshots share, that were written again in order, and that are still
+    /// needed: they are elsewhere than their addresses say.
+    #[serde(default)]
+    pub forwarded_bytes: u64,
+    /// True when no more such blocks are written in order: their places take all the memory that they may.
+    #[serde(default)]
+    pub forwards_full: bool,
     /// Number of segments emptied by the cleaner.
     pub segments_cleaned: u64,
     /// Number of checkpoints written.

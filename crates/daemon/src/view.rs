@@ -125,6 +125,8 @@ fn counters(status: &ShardStatus) -> PoolIo {
         metadata_bytes: metrics.metadata_bytes,
         cleaner_bytes: metrics.cleaner_bytes,
         gathered_bytes: metrics.gathered_bytes,
+        forwarded_bytes: metrics.forwarded_bytes,
+        forwards_full: metrics.forwards_full,
         segments_cleaned: metrics.segments_cleaned,
         checkpoints: metrics.checkpoints,
         last_checkpoint: metrics.last_checkpoint.map(|time| instant::from_millis(time.0)),

@@ -188,6 +188,12 @@ pub(super) const POOLS: &[Series<PoolFacts>] = &[
             to.put(&["gather"], io.gathered_bytes);
         }
     ),
+    value!(Gauge, "millpond_pool_forwarded_bytes", "Bytes of blocks that snapshots share and that were gathered", |facts| {
+        facts.pool.io.forwarded_bytes
+    }),
+    value!(Gauge, "millpond_pool_forwards_full", "1 if no more such blocks are gathered, because their memory is used up", |facts| {
+        u64::from(facts.pool.io.forwards_full)
+    }),
     value!(Counter, "millpond_pool_cleaned_segments", "Segments that the cleaner emptied", |facts| facts.pool.io.segments_cleaned),
     value!(Counter, "millpond_pool_delayed_writes", "Writes that waited for the cleaner or a checkpoint", |facts| {
         facts.pool.io.throttled

@@ -372,6 +372,10 @@ pub struct Metrics {
     /// Bytes of blocks that were written again next to each other, because guests read them together
     /// and they lay apart.
     pub gathered_bytes: u64,
+    /// Bytes of blocks that snapshots share, that were gathered, and that are still needed.
+    pub forwarded_bytes: u64,
+    /// True when no more such blocks are gathered, because the memory for forwards is used up.
+    pub forwards_full: bool,
     /// Bytes of batch headers.
     pub header_bytes: u64,
     /// Bytes of nodes and checkpoint objects.

@@ -183,6 +183,8 @@ impl Pool {
         let mut metrics = self.store.metrics;
         metrics.nodes_touched = self.store.core.nodes_touched;
         metrics.nodes_resident = self.store.core.nodes.len() as u64;
+        metrics.forwarded_bytes = self.store.core.space.chunks.forwards() as u64 * 4096;
+        metrics.forwards_full = !self.store.has_memory_for_forwards();
         metrics.piece_memory = self.store.core.pieces.memory() as u64;
         let (cache, ahead) = (&self.requests.read_cache, &self.requests.ahead);
         (metrics.read_cache_limit, metrics.read_cache_bytes) = (cache.size().bytes, cache.used());

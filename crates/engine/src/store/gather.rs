@@ -70,10 +70,15 @@ pub(crate) struct GatheredBlock {
 impl Store {
     /// Returns whether blocks that snapshots share can be gathered.
     pub(crate) fn may_forward(&self) -> bool {
+        self.features_in_force().has(&FORWARDS) && self.has_memory_for_forwards()
+    }
+
+    /// Returns whether forwards take less memory than they may.
+    pub(crate) fn has_memory_for_forwards(&self) -> bool {
         let chunks = &self.core.space.chunks;
         let of_source = FORWARD_BYTES.1 + u64::from(self.core.chunk_units / BLOCK_UNITS / 8);
         let bytes = chunks.forwards() as u64 * FORWARD_BYTES.0 + chunks.forward_sources() as u64 * of_source;
-        bytes < self.tuning.map_memory / FORWARDS_PART && self.features_in_force().has(&FORWARDS)
+        bytes < self.tuning.map_memory / FORWARDS_PART
     }
 
     /// Closes chunks that streams left open and that get no more blocks, because a snapshot was taken

@@ -250,11 +250,19 @@ fn counters(pool: &Pool) -> String {
     let written = io.user_bytes + io.header_bytes + io.metadata_bytes + io.cleaner_bytes + io.gathered_bytes;
     let amplification = if io.user_bytes == 0 { "-".to_owned() } else { format!("{:.2}", written as f64 / io.user_bytes as f64) };
     let longest = io.turns.iter().rposition(|count| *count > 0).map_or(0, |class| 1u64 << class);
+    let forwarded = match (io.forwarded_bytes, io.forwards_full) {
+        (0, _) => String::new(),
+        (bytes, false) => format!("  forwarded: {} of blocks that snapshots share are gathered\n", Size(bytes)),
+        (bytes, true) => format!(
+            "  forwarded: {} of blocks that snapshots share are gathered, and no more, because their memory is used up (an eighth of map_memory)\n",
+            Size(bytes)
+        ),
+    };
     format!(
         "\nsince import\n  guests: {} reads ({}), {} writes ({}), {} flushes, {} errors\n  \
          written: {} data, {} headers, {} metadata, {} moved by the cleaner, {} gathered; write amplification {amplification}\n  \
          {} segments cleaned, {} checkpoints, {} of log since the last, {} writes throttled, {} batches replayed\n  \
-         {} turns of a millisecond or longer, the longest below {} ms\n",
+         {} turns of a millisecond or longer, the longest below {} ms\n{forwarded}",
         io.guests.reads,
         Size(io.guests.read_bytes),
         io.guests.writes,
