@@ -233,7 +233,12 @@ pub fn run(subject: &mut Subject) -> Result<()> {
     install(&old, &program, 0)?;
     let mut millpond = Millpond::new(program.clone()).without_read_cache();
     let dir = room(subject, "server")?;
-    millpond.start(&dir, SIZE)?;
+    let mut device = vec![format!("{}:{}", dir.join("device0").display(), 8 * SIZE + (256 << 20))];
+    if named.is_none() {
+        // as an earlier version makes it
+        device.extend(["-o", "features=none"].map(str::to_owned));
+    }
+    millpond.start_with(&dir, &device, SIZE)?;
     millpond.cli(&["create", OTHER, "-L", &SIZE.to_string()])?;
     let sockets = [export(&millpond, &dir, OTHER)?];
     add_unused(&millpond, &dir)?;
@@ -259,10 +264,10 @@ pub fn run(subject: &mut Subject) -> Result<()> {
         wait_for_more(&mut guest)?;
     }
     let turned_on = millpond.cli(&["pool", "upgrade", "-y", "lab"])?;
-    ensure!(turned_on.contains("turned on bases"), "{turned_on}");
+    ensure!(turned_on.contains("turned on bases, forwards"), "{turned_on}");
     // the features changed, and nothing else
     let mut upgraded = before;
-    upgraded["pool"] = json!(["format\t3", "features\tbases"]);
+    upgraded["pool"] = json!(["format\t3", "features\tbases, forwards"]);
     wait_for_more(&mut guest)?;
     guest.send("end")?;
     guest.finish()?;
