@@ -48,7 +48,7 @@ pub(crate) use self::context::{AreaPart, ClaimIo, Config, Context, FillPiece, Jo
 pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::gather::{GAP_PAGES, GatherRead, GatheredBlock, Scattered};
 pub use self::hold::LOCK_TAG;
-pub(crate) use self::identities::{Moves, original_identities, plain};
+pub(crate) use self::identities::{Moves, original_identities};
 pub(crate) use self::labels::{LabelState, LabelStep};
 pub(crate) use self::memory::STUCK_MILLIS;
 pub(crate) use self::names::MAX_VOLUME_BYTES;

@@ -7,7 +7,9 @@
 use crate::chunk::get_plain;
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::record::Record;
-use crate::{Addr, BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c};
+use crate::{
+    Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c,
+};
 
 /// Bytes of the fixed part of a header.
 pub const BATCH_FIXED: usize = 96;
@@ -250,7 +252,24 @@ pub fn encode_forwards(e: &mut Encoder, volume: VolumeId, block: BlockNo, source
     }
 }
 
+/// Consecutive blocks of a volume in the payload of a batch: the first one, and checksum, stored units
+/// and coding of each.
+pub type BlockRun = (VolumeId, BlockNo, Vec<(u32, u8, Coding)>);
+
 impl Item {
+    /// Returns the blocks that the item has in the payload, whether their addresses are new or stay;
+    /// `None` for items without any, and for moves.
+    pub fn into_blocks(self) -> Option<BlockRun> {
+        match self {
+            Item::Blocks { volume, block, stored } => Some((volume, block, stored)),
+            Item::Forward { volume, block, sources } => {
+                let stored = sources.iter().map(|(_, crc)| (*crc, BLOCK_UNITS as u8, Coding::Raw)).collect();
+                Some((volume, block, stored))
+            }
+            _ => None,
+        }
+    }
+
     /// Appends the item.
     pub fn encode(&self, e: &mut Encoder) {
         match self {

@@ -24,7 +24,8 @@ mod shape;
 pub mod testing;
 
 pub use batch::{
-    BATCH_FIXED, BatchHeader, BlockIdentity, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SmallRun, encode_forwards, encode_run, run_bytes,
+    BATCH_FIXED, BatchHeader, BlockIdentity, BlockRun, HEADER_PAGE, Item, MAX_HEADER_PAGES, Move, SmallRun, encode_forwards, encode_run,
+    run_bytes,
 };
 pub use cache::{CacheHead, CacheSegment, Filling, MAX_CACHED};
 pub use checksum::crc32c;

@@ -270,12 +270,7 @@ impl Auditor<'_, '_> {
                     }
                     let grain = u32::from(header.grain);
                     let mut unit = (page - place.page + u32::from(header.pages)) * 8;
-                    for item in items {
-                        let (volume, block, stored) = match item {
-                            Item::Blocks { volume, block, stored } => (volume, block, stored),
-                            Item::Forward { volume, block, sources } => (volume, block, crate::store::plain(&sources)),
-                            _ => continue,
-                        };
+                    for (volume, block, stored) in items.into_iter().filter_map(Item::into_blocks) {
                         for (i, (_, units, _)) in (0u64..).zip(stored) {
                             self.note(id, unit / grain, volume, BlockNo(block.0 + i), header.lsn);
                             unit += u32::from(units);

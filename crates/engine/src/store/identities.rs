@@ -1,6 +1,6 @@
 //! Identities of blocks in chunks, from the headers that were written with them.
 
-use millpond_format::{Addr, BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Coding, Item, Move, PoolId, SegmentId};
+use millpond_format::{BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Item, Move, PoolId, SegmentId};
 use rustc_hash::FxHashMap;
 
 use crate::space::{Chunk, Slots};
@@ -17,13 +17,7 @@ pub(crate) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) ->
         }
         let grain = u32::from(header.grain);
         let mut unit = (page as u32 + u32::from(header.pages)) * BLOCK_UNITS;
-        for item in items {
-            let (volume, block, stored) = match item {
-                Item::Blocks { volume, block, stored } => (volume, block, stored),
-                // as if the head that was read had written the blocks again
-                Item::Forward { volume, block, sources } => (volume, block, plain(&sources)),
-                _ => continue,
-            };
+        for (volume, block, stored) in items.into_iter().filter_map(Item::into_blocks) {
             for (i, (crc, units, coding)) in (0u64..).zip(stored) {
                 let identity = BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
                 found.push((unit / grain, identity));
@@ -33,11 +27,6 @@ pub(crate) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) ->
         page += usize::from(header.pages) + header.payload as usize;
     }
     found
-}
-
-/// Returns the checksums, units and codings of gathered blocks.
-pub(crate) fn plain(sources: &[(Addr, u32)]) -> Vec<(u32, u8, Coding)> {
-    sources.iter().map(|(_, crc)| (*crc, BLOCK_UNITS as u8, Coding::Raw)).collect()
 }
 
 /// The moves in one header.

@@ -17,7 +17,7 @@ use millpond_format::{
 };
 
 use super::Store;
-use super::identities::{Moves, plain};
+use super::identities::Moves;
 use crate::core::StoredDeadlist;
 use crate::space::{Chunk, NODE_GRAIN, SegmentState};
 
@@ -274,12 +274,7 @@ fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -
 /// begin at `from`. Returns the number of live slots found.
 pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: Vec<Entry>, items: &mut Vec<Item>) -> u32 {
     let (grain, mut seen) = (u32::from(chunk.grain), 0);
-    for entry in entries {
-        let (volume, block, stored) = match entry {
-            Entry::Blocks { volume, block, stored } => (volume, block, stored),
-            Entry::Forward { volume, block, sources } => (volume, block, plain(&sources)),
-            _ => continue,
-        };
+    for (volume, block, stored) in entries.into_iter().filter_map(Entry::into_blocks) {
         for (i, (crc, units, _)) in (0u64..).zip(stored) {
             let bytes = usize::from(units) * UNIT;
             let slot = ((from - base) / UNIT) as u32 / grain;

@@ -151,6 +151,28 @@ impl Disk {
         }
     }
 
+    /// Gathers, and ends the daemon when so many pages of the first batch are written.
+    fn tear_gathered_batch(&mut self, pages: usize) {
+        let mut held = self.begin_gathering();
+        let (device, offset, pieces) = 'found: {
+            for _ in 0..1_000 {
+                for io in std::mem::take(&mut held) {
+                    match io.kind {
+                        IoKind::Write { offset, pieces } if self.gathered() > 0 => break 'found (io.device, offset, pieces),
+                        _ => self.harness.perform(io),
+                    }
+                }
+                self.harness.turn();
+                held.extend(std::iter::from_fn(|| self.harness.engine.pop_io()));
+            }
+            panic!("nothing is written");
+        };
+        let bytes: Vec<u8> = pieces.iter().flat_map(|piece| piece.bytes().to_vec()).collect();
+        let (at, torn) = (offset as usize, bytes.len().min(pages * BLOCK as usize));
+        self.harness.media[device.0 as usize][at..at + torn].copy_from_slice(&bytes[..torn]);
+        self.harness.reopen();
+    }
+
     /// Performs operations, and lets some time pass.
     fn perform(&mut self, held: Vec<Io>) {
         held.into_iter().for_each(|io| self.harness.perform(io));
@@ -307,24 +329,7 @@ fn what_was_cleared_in_between_does_not_come_back() {
 fn a_batch_that_is_torn_leaves_the_blocks_where_they_were() {
     for pages in [0, 1, 5, 100] {
         let mut disk = Disk::scattered(tuning());
-        let mut held = disk.begin_gathering();
-        let batch = 'found: {
-            for _ in 0..1_000 {
-                for io in std::mem::take(&mut held) {
-                    match io.kind {
-                        IoKind::Write { offset, pieces } if disk.gathered() > 0 => break 'found (io.device, offset, pieces),
-                        _ => disk.harness.perform(io),
-                    }
-                }
-                disk.harness.turn();
-                held.extend(std::iter::from_fn(|| disk.harness.engine.pop_io()));
-            }
-            panic!("nothing is written");
-        };
-        let bytes: Vec<u8> = batch.2.iter().flat_map(|piece| piece.bytes().to_vec()).collect();
-        let (at, torn) = (batch.1 as usize, bytes.len().min(pages * BLOCK as usize));
-        disk.harness.media[batch.0.0 as usize][at..at + torn].copy_from_slice(&bytes[..torn]);
-        disk.harness.reopen();
+        disk.tear_gathered_batch(pages);
         disk.scan();
         disk.harness.audit();
     }

@@ -384,8 +384,9 @@ fn hold(tag: &str, until: Option<u64>, locked: bool) -> HoldRecord {
     HoldRecord { tag: tag.into(), since: 18, until, lock: if locked { Lock::Until } else { Lock::No } }
 }
 
-fn chunk_page() -> Vec<u8> {
-    let plain = ChunkRecord {
+/// A chunk that was never moved, all of whose slots are live.
+fn chunk_record() -> ChunkRecord<'static> {
+    ChunkRecord {
         chunk: ChunkId(64),
         epoch: Epoch(2),
         birth: 500,
@@ -399,7 +400,11 @@ fn chunk_page() -> Vec<u8> {
         present: vec![].into(),
         forwarded: vec![].into(),
         targets: vec![].into(),
-    };
+    }
+}
+
+fn chunk_page() -> Vec<u8> {
+    let plain = chunk_record();
     let moved = ChunkRecord {
         chunk: ChunkId(65),
         identities: 9,
@@ -418,19 +423,10 @@ fn chunk_page() -> Vec<u8> {
 fn forwarded_page() -> Vec<u8> {
     let target = |slot| Addr::new(ChunkId(900), slot, 8, Coding::Raw);
     let part = ChunkRecord {
-        chunk: ChunkId(64),
-        epoch: Epoch(2),
-        birth: 500,
-        segment: SegmentId(7),
-        base: 10,
-        identities: u32::MAX,
-        grain: 8,
-        class: 0,
-        slots: 70,
         live: vec![1 << 3].into(),
-        present: vec![].into(),
         forwarded: vec![0b110, 1].into(),
         targets: vec![target(9), target(8), target(1000)].into(),
+        ..chunk_record()
     };
     let whole = ChunkRecord {
         chunk: ChunkId(66),

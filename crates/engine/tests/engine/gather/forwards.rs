@@ -112,24 +112,7 @@ fn a_torn_batch_of_forwards_leaves_the_blocks_where_they_were() {
     for pages in [0, 1, 5, 100] {
         let mut disk = scattered(tuning());
         let snapshot = disk.harness.snapshot(disk.volume, "s");
-        let mut held = disk.begin_gathering();
-        let batch = 'found: {
-            for _ in 0..1_000 {
-                for io in std::mem::take(&mut held) {
-                    match io.kind {
-                        IoKind::Write { offset, pieces } if disk.gathered() > 0 => break 'found (io.device, offset, pieces),
-                        _ => disk.harness.perform(io),
-                    }
-                }
-                disk.harness.turn();
-                held.extend(std::iter::from_fn(|| disk.harness.engine.pop_io()));
-            }
-            panic!("nothing is written");
-        };
-        let bytes: Vec<u8> = batch.2.iter().flat_map(|piece| piece.bytes().to_vec()).collect();
-        let (at, torn) = (batch.1 as usize, bytes.len().min(pages * BLOCK as usize));
-        disk.harness.media[batch.0.0 as usize][at..at + torn].copy_from_slice(&bytes[..torn]);
-        disk.harness.reopen();
+        disk.tear_gathered_batch(pages);
         disk.scan();
         let numbers = disk.numbers.clone();
         disk.check(Target::Snapshot(snapshot), &numbers);
