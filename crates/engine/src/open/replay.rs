@@ -44,14 +44,14 @@ pub(crate) struct Replay {
 
 impl Replay {
     /// Creates a replay of `found`, the batches after `after`, up to `end`; `visited`: the segments
-    /// that the log was read from. `core` is as the checkpoint says, and this is import number `imports`
-    /// since then.
+    /// that the log was read from. `core` is as the checkpoint says, and the root of this import will
+    /// be `age` generations younger.
     pub(super) fn new(
         core: &mut Core,
         found: Vec<Found>,
         visited: BTreeSet<SegmentId>,
         Range { start: after, end }: Range<Lsn>,
-        imports: u64,
+        age: u64,
     ) -> Replay {
         for segment in &visited {
             // open until all is replayed: a chunk that dies meanwhile must not free a segment that
@@ -59,11 +59,11 @@ impl Replay {
             core.space.segments.set_state(*segment, SegmentState::Open);
         }
         // nodes that replay creates must not take ids of chunks in the log, nor of chunks that a
-        // lost checkpoint knew, nor of those in batches of an earlier import that the log lost, but
-        // the devices may have (I11)
+        // lost checkpoint knew, nor of those in batches of another import that the log lost, or that a
+        // rewind gave up, but the devices may have (I11): fewer ids are given out in a generation
         let lost = |item: &Item| if let Item::Small { runs, .. } = item { runs.iter().map(|run| run.chunk.0 + 1).max() } else { None };
         let newest = found.iter().flat_map(|f| f.items.iter().filter_map(lost).chain([f.header.chunk.0 + 1])).max().unwrap_or(0);
-        core.next_chunk = (newest + CHUNKS_PER_CHECKPOINT).max(core.next_chunk + 2 * CHUNKS_PER_CHECKPOINT * imports);
+        core.next_chunk = (newest + CHUNKS_PER_CHECKPOINT).max(core.next_chunk + 2 * CHUNKS_PER_CHECKPOINT * age);
         let batches = found.len() as u64;
         let bytes = found.iter().map(|f| (u64::from(f.header.pages) + u64::from(f.header.payload)) * 4096).sum();
         Replay {

@@ -24,7 +24,6 @@ use millpond_format::{Lsn, RING_OFFSET, RING_SLOTS, Root, SECTOR_BYTES, second_a
 use super::checkpoint_scan::CheckpointScan;
 use super::import::{Import, ImportIo, Stage};
 use super::restore_points::RestorePointScan;
-use crate::task::CHUNKS_PER_CHECKPOINT;
 use crate::{Aim, OpenError, OpenErrorKind, RestorePoint, Whole};
 
 /// Incarnations that are skipped: more than roots that may have been lost.
@@ -35,8 +34,6 @@ const BATCHES: u64 = 1 << 32;
 /// Limits for an import that goes back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rewound {
-    /// Chunk ids to skip.
-    pub(crate) chunks: u64,
     /// The log must be sound up to here.
     pub(crate) needs: Lsn,
     /// The rings are of no use and are rewritten.
@@ -182,15 +179,13 @@ impl Import {
         let (root, last) =
             (rings.root(point.id).ok_or(OpenErrorKind::OutOfOrder("no root"))?, rings.last().ok_or(OpenErrorKind::OutOfOrder("no root"))?);
         let superseding = rings.superseding();
-        // more ids than are assigned between any two checkpoints, and skipped by imports
-        let chunks = 2 * CHUNKS_PER_CHECKPOINT * (superseding - root.generation + 1);
         let mut root = Root { generation: superseding - 1, incarnation: rings.incarnation().saturating_add(INCARNATIONS), ..root.clone() };
         if alone {
             (root.lsn, root.log_tails) = (Lsn(last.lsn.0 + BATCHES), Vec::new());
         }
         let needs = if let Whole::WithLog(lsn) = point.whole { lsn } else { Lsn(0) };
         (self.chosen, self.unreadable) = (Some(point.id), false);
-        self.rewound = Some(Rewound { chunks, needs, renew: self.tuning.aim == Aim::Rebuild });
+        self.rewound = Some(Rewound { needs, renew: self.tuning.aim == Aim::Rebuild });
         Ok(root)
     }
 

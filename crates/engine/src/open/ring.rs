@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use millpond_block::{DeviceSlot, MemberId};
-use millpond_format::{FormatError, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
+use millpond_format::{FormatError, ObjectRef, PoolId, RING_SLOTS, Root, SECTOR_BYTES};
 
 use crate::OpenErrorKind;
 
@@ -132,6 +132,11 @@ impl Rings {
     /// Returns the newest readable root, whether it is valid or not.
     pub(super) fn last(&self) -> Option<&Root> {
         self.roots.last_key_value().map(|(_, root)| root)
+    }
+
+    /// Returns the oldest generation whose root names this checkpoint.
+    pub(super) fn begun(&self, checkpoint: ObjectRef) -> Option<u64> {
+        self.roots.values().find(|root| root.checkpoint == checkpoint).map(|root| root.generation)
     }
 
     /// Returns generations and times of all readable roots, the oldest first.

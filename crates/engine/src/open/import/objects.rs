@@ -203,7 +203,6 @@ impl Import {
         let mut core = Core::new(space, nodes, config.shape.chunk_units, Rc::clone(&pieces.home), self.tuning.planted);
         let named = |at: ObjectRef| pieces.get(at, || self.object(at));
         crate::open::load::load(&mut core, &checkpoint, &root, &|at| self.object(at), &named, &self.parts)?;
-        core.next_chunk += self.rewound.as_ref().map_or(0, |rewound| rewound.chunks);
         self.checkpoint = Some(checkpoint);
         self.core = Some(core);
         self.scan_from(&root)

@@ -144,7 +144,9 @@ impl Import {
         if !cfg!(feature = "planted") || self.tuning.planted != Some(Planted::SkipLeveling) {
             self.log_replication = LogReplication::new(&found, durable, &core.space.layout);
         }
-        self.replay = Some(Replay::new(core, found, visited, root.lsn..end, root.log_tails.len().max(1) as u64));
+        let begun = self.rings.as_ref().and_then(|rings| rings.begun(root.checkpoint)).unwrap_or(root.generation);
+        let age = (root.generation + 1).saturating_sub(begun).max(1);
+        self.replay = Some(Replay::new(core, found, visited, root.lsn..end, age));
         self.stage = Stage::Replay;
         Ok(())
     }
