@@ -24,8 +24,10 @@ const UNIT: usize = 64 << 10;
 /// Size in bytes, larger than the share of the CPU cache of one processor.
 const BUFFER: usize = 256 << 20;
 const TIMED_SECONDS: f64 = 1.0;
-/// A pool without reads and writes for this long counts as idle.
+/// A pool that reads and writes less than this in this time counts as idle: its claim is read and
+/// written all the time.
 const STILL: Duration = Duration::from_secs(1);
+const STILL_BYTES: f64 = 262_144.0;
 const LONGEST_SETTLING: Duration = Duration::from_secs(120);
 const LAYOUTS: [(&str, &[&str]); 3] = [("linear", &["linear"]), ("mirror of two", &["mirror"]), ("parity2 of six", &["parity2"])];
 
@@ -91,7 +93,7 @@ fn settle(millpond: &Millpond) -> Result<()> {
     while begin.elapsed() < LONGEST_SETTLING {
         sleep(STILL);
         let now = moved()?;
-        if now == before {
+        if now - before < STILL_BYTES {
             return Ok(());
         }
         before = now;
