@@ -14,6 +14,6 @@ pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::{Deadlist, Encoding, FIXED_TAIL};
 pub(crate) use layout::{AllocClass, PAGE, SegmentLayout, Stripe};
 pub(crate) use pieces::{Need, Piece, Pieces, Share, as_piece, stored_bytes};
-pub(crate) use segments::{Fill, Pause, Segment, SegmentState};
+pub(crate) use segments::{Fill, Pause, Segment, SegmentState, Wanted};
 pub(crate) use slots::Slots;
 pub(crate) use table::{Space, usable, without_reserve};

@@ -38,6 +38,10 @@ impl GroupAllocator {
         self.free.len() as u64 * u64::from(self.pages)
     }
 
+    fn ready_pages(&self) -> u64 {
+        self.ready as u64 * u64::from(self.pages)
+    }
+
     /// Share of `pages` in proportion to this group's part of all free pages.
     fn share(&self, pages: u64, all_free: u64) -> u64 {
         let share = (u128::from(pages) * u128::from(self.free_pages())).checked_div(u128::from(all_free)).unwrap_or(0);
@@ -56,6 +60,15 @@ pub(crate) struct Fill {
     pub(crate) there: usize,
     /// Pages of each segment.
     pub(crate) pages: u32,
+}
+
+/// Pages of free segments that shall have space on the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) pages: u64,
+    /// A class that comes first: it gets all of `pages`, up to its free segments, and the others
+    /// share the rest. `None`: all classes share `pages`.
+    pub(crate) first: Option<AllocClass>,
 }
 
 /// Pages of empty segments.
@@ -249,37 +262,61 @@ impl SegmentTable {
         self.allocators.iter().map(|allocator| allocator.there as u64 * u64::from(allocator.pages)).sum()
     }
 
-    /// Pages of free segments.
-    fn free_pages(&self) -> u64 {
-        self.allocators.iter().map(GroupAllocator::free_pages).sum()
+    /// Pages of all existing segments of a class.
+    pub(crate) fn pages_in(&self, alloc_class: AllocClass) -> u64 {
+        let of_class = self.allocators.iter().filter(|allocator| allocator.alloc_class == alloc_class);
+        of_class.map(|allocator| allocator.there as u64 * u64::from(allocator.pages)).sum()
     }
 
-    /// Returns the next hole to prepare, when `wanted` free pages should have space on the host.
-    /// Each group's share of `wanted` is in proportion to its free segments. The hole is the lowest
-    /// of the group that has the smallest part of its share, because the log uses the lowest first.
-    /// With `fills` false, returns `None` while every group has half of its share.
-    pub(crate) fn next_hole(&self, wanted: u64, fills: bool) -> Option<SegmentId> {
-        let all = self.free_pages();
+    /// Pages of free segments with space on the host, of the class that comes first or, without one,
+    /// of all.
+    pub(crate) fn ready_pages(&self, first: Option<AllocClass>) -> u64 {
+        let counted = self.allocators.iter().filter(|allocator| first.is_none_or(|first| allocator.alloc_class == first));
+        counted.map(GroupAllocator::ready_pages).sum()
+    }
+
+    /// Returns the pages of each group that shall be ready: its share of the free pages of the class
+    /// that comes first, or of the other classes.
+    fn shares(&self, wanted: Wanted) -> impl Fn(&GroupAllocator) -> u64 + use<> {
+        let comes_first = move |allocator: &GroupAllocator| wanted.first == Some(allocator.alloc_class);
+        let free = |first: bool| -> u64 {
+            self.allocators.iter().filter(|allocator| comes_first(allocator) == first).map(GroupAllocator::free_pages).sum()
+        };
+        let (free_first, free_others) = (free(true), free(false));
+        let of_first = wanted.pages.min(free_first);
+        move |allocator| {
+            let (pages, free) = if comes_first(allocator) { (of_first, free_first) } else { (wanted.pages - of_first, free_others) };
+            allocator.share(pages, free)
+        }
+    }
+
+    /// Returns the next hole to prepare. The groups of the class that comes first are prepared
+    /// first. Each group's share of `wanted` is in proportion to its free segments. The hole is the
+    /// lowest of the group that has the smallest part of its share, because the log uses the lowest
+    /// first. With `fills` false, returns `None` while every group has half of its share.
+    pub(crate) fn next_hole(&self, wanted: Wanted, fills: bool) -> Option<SegmentId> {
+        let share_of = self.shares(wanted);
         let holes = self.allocators.iter().filter(|allocator| allocator.free.len() > allocator.ready);
         let shares = holes.filter_map(|allocator| {
-            let share = allocator.share(wanted, all);
-            let ready = allocator.ready as u64 * u64::from(allocator.pages);
+            let share = share_of(allocator);
+            let ready = allocator.ready_pages();
             let least = if fills { share } else { share / 2 };
             (ready < least).then(|| (u128::from(ready) * 1024 / u128::from(share.max(1)), allocator))
         });
-        let (_, allocator) = shares.min_by_key(|(part, allocator)| (*part, allocator.first))?;
+        let later = |allocator: &GroupAllocator| wanted.first != Some(allocator.alloc_class);
+        let (_, allocator) = shares.min_by_key(|(part, allocator)| (later(allocator), *part, allocator.first))?;
         allocator.free.range((Rank::Hole, SegmentId(0))..).next().map(|(_, id)| *id)
     }
 
-    /// Returns the next free segments whose space should be discarded, when `wanted` free pages
-    /// should keep space on the host: consecutive segments of the group with the most surplus, the
-    /// highest ones, because the log uses these last; at most `pages` pages, but at least one
-    /// segment. Each group keeps its share of `wanted`, up to which [`next_hole`](Self::next_hole)
-    /// prepares: otherwise preparing and discarding would alternate for ever.
-    pub(crate) fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
-        let all = self.free_pages();
+    /// Returns the next free segments whose space should be discarded: consecutive segments of the
+    /// group with the most surplus, the highest ones, because the log uses these last; at most
+    /// `pages` pages, but at least one segment. Each group keeps its share of `wanted`, up to which
+    /// [`next_hole`](Self::next_hole) prepares: otherwise preparing and discarding would alternate
+    /// for ever.
+    pub(crate) fn last_ready(&self, pages: u64, wanted: Wanted) -> Vec<SegmentId> {
+        let share_of = self.shares(wanted);
         let spare = |allocator: &GroupAllocator| {
-            let least = allocator.share(wanted, all).div_ceil(u64::from(allocator.pages.max(1)));
+            let least = share_of(allocator).div_ceil(u64::from(allocator.pages.max(1)));
             allocator.surplus.min(allocator.ready.saturating_sub(usize::try_from(least).unwrap_or(usize::MAX)))
         };
         let most = self.allocators.iter().map(|allocator| (spare(allocator), allocator)).filter(|(spare, _)| *spare > 0);

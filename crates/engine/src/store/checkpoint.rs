@@ -68,8 +68,11 @@ pub(crate) struct CheckpointState {
 /// Share (1/N) of a pool of less than 32 GiB that the log takes between two checkpoints, and the
 /// least of it.
 const CHECKPOINT_PART: u64 = 32;
-
 const LEAST_LOG_BYTES: u64 = 256 << 20;
+/// Share (1/N) of the devices of class `log` that the log takes between two checkpoints at most: half
+/// of them may hold blocks that wait to be moved to data, and what the log emptied since the last
+/// checkpoint is not free.
+const LOG_CLASS_PART: u64 = 4;
 
 impl CheckpointState {
     pub(super) fn new(now: Time) -> CheckpointState {
@@ -96,9 +99,16 @@ impl Store {
     /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
     /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
     /// would go on to space that the host has not allocated, although most of the pool is empty.
+    /// Where the log has devices of its own, their size counts, and not that of the pool.
     pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
-        let part = self.core.space.segments.all_pages() * PAGE / CHECKPOINT_PART;
-        self.tuning.checkpoint_log_bytes.min(part.max(LEAST_LOG_BYTES))
+        let (segments, landing) = (&self.core.space.segments, self.core.space.targets.landing);
+        let (bytes, least) = if self.is_split() {
+            let bytes = segments.pages_in(landing) * PAGE;
+            (bytes, LEAST_LOG_BYTES.min(bytes / LOG_CLASS_PART))
+        } else {
+            (segments.all_pages() * PAGE, LEAST_LOG_BYTES)
+        };
+        self.tuning.checkpoint_log_bytes.min((bytes / CHECKPOINT_PART).max(least))
     }
 
     /// Returns the writes of one root to every device except cache devices and spares.

@@ -6,7 +6,7 @@ use millpond_format::{LogTail, SegmentId};
 
 use super::{Context, Store, Waiting, Watermark};
 use crate::Planted;
-use crate::space::{AllocClass, PAGE, SegmentState};
+use crate::space::{AllocClass, PAGE, SegmentState, Wanted};
 
 /// Number of segments waiting for the log to be durable that justifies a flush.
 const FLUSH_FOR: usize = 4;
@@ -62,7 +62,10 @@ impl Store {
         let idle = self.now.0 > self.last_activity.0 + IDLE_MILLIS;
         let kept = if idle { 0 } else { self.kept_ready() };
         while self.core.space.segments.pages().ready > kept && self.core.space.segments.discarding() < AT_A_TIME {
-            let found = self.core.space.segments.last_ready(1, 0);
+            let found = self.core.space.segments.last_ready(1, self.wanted_ready(kept));
+            if found.is_empty() {
+                break;
+            }
             self.discard(found);
         }
     }
@@ -70,7 +73,7 @@ impl Store {
     /// Releases about `bytes` of neighbouring segments, one segment at least, but no more than is
     /// due. Returns the bytes released.
     pub(crate) fn give_back(&mut self, bytes: u64) -> u64 {
-        let found = self.core.space.segments.last_ready(bytes / PAGE, self.ready_target() / PAGE);
+        let found = self.core.space.segments.last_ready(bytes / PAGE, self.wanted_ready(self.ready_target() / PAGE));
         let pages: u64 = found.iter().map(|id| u64::from(self.core.space.layout.pages(*id))).sum();
         if pages == 0 || pages * PAGE > self.stock.due {
             return 0;
@@ -153,6 +156,13 @@ impl Store {
             .get(id)
             .is_some_and(|s| !s.metadata && s.last <= self.checkpoint_lsn && (s.unlogged == 0 || s.unlogged < self.checkpoint_generation))
             && !self.log_tails.iter().any(begins)
+    }
+
+    /// Returns `pages` of ready segments as they are divided among the classes. Guests wait for writes
+    /// to the log alone, so its devices come first: they have the smallest part of the free space of
+    /// a pool, and would get as small a part of what is ready.
+    pub(crate) fn wanted_ready(&self, pages: u64) -> Wanted {
+        Wanted { pages, first: self.is_split().then_some(self.core.space.targets.landing) }
     }
 
     /// Returns the pages of allocated free segments that a busy pool keeps: for the log between two

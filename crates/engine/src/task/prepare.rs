@@ -119,9 +119,9 @@ impl Preparer {
 
     /// Chooses the next segment to prepare, if fewer are ready than should be.
     fn choose_hole(&mut self, store: &mut Store) {
-        let target = store.ready_target();
+        let wanted = store.wanted_ready(store.ready_target() / PAGE);
         let fills = self.fills || store.stock.at_first > 0;
-        let Some(segment) = store.core.space.segments.next_hole(target / PAGE, fills) else {
+        let Some(segment) = store.core.space.segments.next_hole(wanted, fills) else {
             self.fills = false;
             if store.core.clock > 0 {
                 store.stock.at_first = 0;
@@ -159,7 +159,8 @@ impl Preparer {
 /// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
 /// flushed writes that follow would be at holes until the second of the burst is over.
 fn comes_to_a_hole(store: &Store) -> bool {
-    let (pages, taken) = (store.core.space.segments.pages(), store.stock.taken_per_second());
+    let ready = store.core.space.segments.ready_pages(store.wanted_ready(0).first);
+    let taken = store.stock.taken_per_second();
     let is_slow = taken.min(store.stock.logged_per_second()) <= AHEAD_BYTES;
-    is_slow && (pages.kept + pages.ready) * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
+    is_slow && ready * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
 }

@@ -28,8 +28,8 @@ pub struct Harness {
     pub reads: Vec<u64>,
     /// Ranges that were zeroed since the last flush, by device.
     pub unflushed_zeroes: Vec<Vec<(u64, usize)>>,
-    /// Bytes that were zeroed ahead of the log, and bytes discarded.
-    pub zeroed: u64,
+    /// Bytes that were zeroed ahead of the log, by device, and bytes discarded.
+    pub zeroed: Vec<u64>,
     pub discarded: u64,
     /// When true, devices refuse to zero ranges; and the number of refusals.
     pub refuse_zeros: bool,
@@ -133,7 +133,7 @@ impl Harness {
             unwritable: Vec::new(),
             reads: vec![0; 64],
             unflushed_zeroes: vec![Vec::new(); 64],
-            zeroed: 0,
+            zeroed: Vec::new(),
             discarded: 0,
             refuse_zeros: false,
             refused_zeros: 0,
@@ -281,7 +281,9 @@ impl Harness {
                 result = Err(DeviceError::Failed(5));
             }
             IoKind::Zero { offset, length } => {
-                self.zeroed += length;
+                let device = usize::from(io.device.0);
+                self.zeroed.resize(self.zeroed.len().max(device + 1), 0);
+                self.zeroed[device] += length;
                 media[offset as usize..(offset + length) as usize].fill(0);
             }
             IoKind::Discard { offset, length } => {

@@ -2,7 +2,9 @@
 //! after a while, prepared ahead.
 
 use millpond_block::{DeviceSlot, DeviceSpace, Op};
-use millpond_engine::{CatalogCommand, Command, Compression, Discard, Layout, ReadySpace, SpaceInfo, Target, Tuning, VolumeId};
+use millpond_engine::{
+    CatalogCommand, Class, Command, Compression, Discard, GroupSpec, Layout, ReadySpace, SpaceInfo, Target, Tuning, VolumeId,
+};
 
 use crate::harness::Harness;
 
@@ -43,6 +45,19 @@ fn expect(harness: &mut Harness, volume: VolumeId, byte: u8) {
 
 fn space(harness: &Harness) -> SpaceInfo {
     harness.engine.pool().unwrap().space
+}
+
+/// Bytes that were zeroed ahead of the log on all devices.
+fn zeroed_bytes(harness: &Harness) -> u64 {
+    harness.zeroed.iter().sum()
+}
+
+/// A pool with a log of `log` MiB beside data devices of 512 MiB, and a volume.
+fn small_log(log: usize, tuning: Tuning) -> (Harness, VolumeId) {
+    let group = |class| GroupSpec { class, layout: Layout::Linear, devices: Some(1) };
+    let mut harness = Harness::with_groups(&[512, log], vec![group(Class::Data), group(Class::Log)], tuning);
+    let volume = harness.volume("disk", SIZE, Compression::Off);
+    (harness, volume)
 }
 
 /// Lets `millis` milliseconds pass, in the steps of a caller with nothing to do.
@@ -151,16 +166,16 @@ fn a_host_that_runs_full_gets_all_of_it_at_once() {
     let (mut harness, volume) = harness(256, Tuning { ready: ReadySpace { prepare: true, ..bounds() }, ..tuning(bounds()) });
     overwrite(&mut harness, volume, 20);
     pause(&mut harness, 70_000);
-    let (before, zeroed) = (space(&harness), harness.zeroed);
+    let (before, zeroed) = (space(&harness), zeroed_bytes(&harness));
     assert!(before.ready > 2 * MIB && harness.discarded == 0, "{before:?}");
     harness.engine.set_short(true);
     pause(&mut harness, 1_000);
     assert!(space(&harness).ready <= MIB, "{:?}", space(&harness));
     overwrite(&mut harness, volume, 1);
-    assert_eq!(harness.zeroed, zeroed, "nothing is taken ahead");
+    assert_eq!(zeroed_bytes(&harness), zeroed, "nothing is taken ahead");
     harness.engine.set_short(false);
     pause(&mut harness, 1_000);
-    assert!(harness.zeroed > zeroed);
+    assert!(zeroed_bytes(&harness) > zeroed);
 }
 
 #[test]
@@ -180,7 +195,7 @@ fn holes_are_prepared_ahead_of_the_log() {
     let ready = ReadySpace { prepare: true, at_first: 16 * MIB, ..bounds() };
     let (mut harness, volume) = harness(256, tuning(ready));
     pause(&mut harness, 10_000);
-    let (first, segment) = (harness.zeroed, MIB);
+    let (first, segment) = (zeroed_bytes(&harness), MIB);
     assert!((15 * MIB..=16 * MIB + segment).contains(&first), "{first}: not a sixteenth of a new pool");
     let snapshots = 6;
     for nth in 0..snapshots {
@@ -190,18 +205,48 @@ fn holes_are_prepared_ahead_of_the_log() {
         harness.snapshot(volume, &format!("s{nth}"));
         pause(&mut harness, 1_000);
     }
-    assert!(harness.zeroed > first);
+    assert!(zeroed_bytes(&harness) > first);
     expect(&mut harness, volume, 1);
     harness.audit();
     let mut harness = Harness::import_with(harness.media, tuning(ReadySpace::default()), harness.now + 1).unwrap();
     expect(&mut harness, volume, 1);
 }
 
+/// Guests write to the log alone. It has a ninth of the free space here, and got a ninth of what was
+/// prepared.
+#[test]
+fn a_small_log_is_prepared_before_its_data() {
+    let ready = ReadySpace { prepare: true, at_first: 16 * MIB, ..bounds() };
+    let (mut harness, volume) = small_log(64, tuning(ready));
+    pause(&mut harness, 10_000);
+    assert!((15 * MIB..=17 * MIB).contains(&harness.zeroed[1]), "{:?}", harness.zeroed);
+    assert!(harness.zeroed[0] <= MIB, "{:?}", harness.zeroed);
+    let byte = overwrite(&mut harness, volume, 8);
+    pause(&mut harness, 30_000);
+    assert!(harness.zeroed[1] > 16 * MIB, "{:?}", harness.zeroed);
+    expect(&mut harness, volume, byte);
+    harness.audit();
+}
+
+/// What the log emptied is not free before a checkpoint, so a log that is small beside its pool has
+/// them more often: after a quarter of its size.
+#[test]
+fn a_small_log_has_its_checkpoints_in_time() {
+    let (mut harness, volume) = small_log(96, Tuning { checkpoint_log_bytes: 1 << 30, ..tuning(bounds()) });
+    let mut most = 0;
+    for _ in 0..12 {
+        overwrite(&mut harness, volume, 1);
+        most = most.max(harness.engine.metrics().log_bytes);
+    }
+    assert!((18 * MIB..=26 * MIB).contains(&most), "{most} bytes of log without a checkpoint");
+    harness.audit();
+}
+
 #[test]
 fn a_device_that_refuses_zeros_is_left_alone_for_a_while() {
     let ready = ReadySpace { prepare: true, least: 4 * MIB, ..bounds() };
     let (mut harness, volume) = harness(256, tuning(ready));
-    let zeroed = harness.zeroed;
+    let zeroed = zeroed_bytes(&harness);
     harness.refuse_zeros = true;
     overwrite(&mut harness, volume, 1);
     pause(&mut harness, 30_000);
@@ -209,7 +254,7 @@ fn a_device_that_refuses_zeros_is_left_alone_for_a_while() {
     assert!((1..=4).contains(&asked), "asked {asked} times in half a minute");
     harness.refuse_zeros = false;
     pause(&mut harness, 30_000);
-    assert!(harness.zeroed > zeroed);
+    assert!(zeroed_bytes(&harness) > zeroed);
     expect(&mut harness, volume, 1);
 }
 
@@ -238,6 +283,6 @@ fn an_import_knows_what_the_host_has() {
     assert_eq!(space(&harness).holes, 0);
     harness.now += 1_000;
     pause(&mut harness, 1_500_000);
-    assert_eq!((harness.discarded, harness.zeroed), (0, 0));
+    assert_eq!((harness.discarded, zeroed_bytes(&harness)), (0, 0));
     expect(&mut harness, volume, byte);
 }

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use millpond_format::{Lsn, SegmentId};
 use millpond_testing::Random;
 
-use super::{Fill, NOT_LOGGED, Pages, SegmentState, SegmentTable};
+use super::{Fill, NOT_LOGGED, Pages, SegmentState, SegmentTable, Wanted};
 use crate::space::AllocClass;
 
 /// Three groups of 10, 20, and 31 segments of 16 pages.
@@ -18,7 +18,12 @@ fn table() -> SegmentTable {
     table
 }
 
-fn prepare_all(table: &mut SegmentTable, wanted: u64) -> usize {
+/// Wants `pages` of all classes.
+fn of_all(pages: u64) -> Wanted {
+    Wanted { pages, first: None }
+}
+
+fn prepare_all(table: &mut SegmentTable, wanted: Wanted) -> usize {
     let mut steps = 0;
     while let Some(id) = table.next_hole(wanted, true) {
         table.set_state(id, SegmentState::Preparing);
@@ -35,12 +40,12 @@ fn prepare_all(table: &mut SegmentTable, wanted: u64) -> usize {
 fn what_was_prepared_is_not_given_back() {
     for wanted in 16..=61 * 16 {
         let mut table = table();
-        assert!(prepare_all(&mut table, wanted) > 0);
-        assert_eq!(table.last_ready(1, wanted), [], "{wanted} pages wanted");
-        prepare_all(&mut table, 61 * 16);
+        assert!(prepare_all(&mut table, of_all(wanted)) > 0);
+        assert_eq!(table.last_ready(1, of_all(wanted)), [], "{wanted} pages wanted");
+        prepare_all(&mut table, of_all(61 * 16));
         let ready = |table: &SegmentTable| table.pages().ready;
         loop {
-            let found = table.last_ready(64, wanted);
+            let found = table.last_ready(64, of_all(wanted));
             if found.is_empty() {
                 break;
             }
@@ -53,8 +58,29 @@ fn what_was_prepared_is_not_given_back() {
         }
         // each share is rounded down to pages, and up to segments
         assert!(ready(&table) + 3 > wanted && ready(&table) < wanted + 3 * 16, "{} pages of {wanted}", ready(&table));
-        assert_eq!(prepare_all(&mut table, wanted), 0, "{wanted} pages wanted");
+        assert_eq!(prepare_all(&mut table, of_all(wanted)), 0, "{wanted} pages wanted");
     }
+}
+
+/// Eight segments of class `log` beside a hundred times as many of class `data`.
+#[test]
+fn a_small_log_is_prepared_first_and_given_back_last() {
+    let mut table = SegmentTable::new();
+    let home = |id: SegmentId| if id.0 < 800 { (AllocClass::Data, SegmentId(0), 16) } else { (AllocClass::Log, SegmentId(800), 16) };
+    table.extend(808, |id| Some(home(id)));
+    let wanted = |segments: u64| Wanted { pages: segments * 16, first: Some(AllocClass::Log) };
+    assert_eq!(prepare_all(&mut table, wanted(6)), 6);
+    assert_eq!((table.ready_pages(Some(AllocClass::Log)), table.ready_pages(None)), (6 * 16, 6 * 16));
+    // without an order among the classes the log has no segment of as many
+    assert_eq!(prepare_all(&mut table, of_all(6 * 16)), 6);
+    assert_eq!(table.ready_pages(Some(AllocClass::Data)), 6 * 16);
+    assert_eq!(prepare_all(&mut table, wanted(20)), 2 + 6, "the log whole, and of the data what is left");
+    while let [id, ..] = table.last_ready(16, wanted(8))[..] {
+        assert!(id.0 < 800, "{id} of the log is given back");
+        table.set_state(id, SegmentState::Discarding);
+        table.set_state(id, SegmentState::Free);
+    }
+    assert_eq!((table.ready_pages(Some(AllocClass::Log)), table.ready_pages(None)), (8 * 16, 8 * 16));
 }
 
 /// A segment as the twin knows it.
@@ -236,22 +262,30 @@ impl Twin {
         self.free_of(group).first().copied()
     }
 
-    /// Share of a group in `wanted` pages, in proportion to its free pages.
-    fn share(&self, group: SegmentId, wanted: u64) -> u64 {
-        let free = |group: SegmentId| self.free_of(group).iter().map(|id| self.plain[id.0 as usize].pages()).sum::<u64>();
-        let all = self.pages_of(|plain| plain.is(SegmentState::Free));
-        (wanted * free(group)).checked_div(all).unwrap_or(0)
+    /// Returns whether a group belongs to the class that comes first.
+    fn comes_first(&self, group: SegmentId, wanted: Wanted) -> bool {
+        self.plain[group.0 as usize].home.is_some_and(|home| Some(home.0) == wanted.first)
     }
 
-    fn next_hole(&self, wanted: u64, fills: bool) -> Option<SegmentId> {
-        let mut best: Option<(u64, SegmentId)> = None;
+    /// Share of a group in the wanted pages, in proportion to its free pages.
+    fn share(&self, group: SegmentId, wanted: Wanted) -> u64 {
+        let free = |group: SegmentId| self.free_of(group).iter().map(|id| self.plain[id.0 as usize].pages()).sum::<u64>();
+        let of_first = self.pages_of(|plain| plain.is(SegmentState::Free) && plain.home.is_some_and(|home| Some(home.0) == wanted.first));
+        let others = self.pages_of(|plain| plain.is(SegmentState::Free)) - of_first;
+        let taken = wanted.pages.min(of_first);
+        let (pages, all) = if self.comes_first(group, wanted) { (taken, of_first) } else { (wanted.pages - taken, others) };
+        (pages * free(group)).checked_div(all).unwrap_or(0)
+    }
+
+    fn next_hole(&self, wanted: Wanted, fills: bool) -> Option<SegmentId> {
+        let mut best: Option<((bool, u64), SegmentId)> = None;
         for group in self.groups(None) {
             let free = self.free_of(group);
             let (ready, holes): (Vec<SegmentId>, Vec<SegmentId>) = free.iter().partition(|id| self.plain[id.0 as usize].backed);
             let ready: u64 = ready.iter().map(|id| self.plain[id.0 as usize].pages()).sum();
             let share = self.share(group, wanted);
             let Some(hole) = holes.first().filter(|_| ready < if fills { share } else { share / 2 }) else { continue };
-            let part = ready * 1024 / share.max(1);
+            let part = (!self.comes_first(group, wanted), ready * 1024 / share.max(1));
             if best.is_none_or(|(least, _)| part < least) {
                 best = Some((part, *hole));
             }
@@ -259,7 +293,7 @@ impl Twin {
         best.map(|(_, hole)| hole)
     }
 
-    fn last_ready(&self, pages: u64, wanted: u64) -> Vec<SegmentId> {
+    fn last_ready(&self, pages: u64, wanted: Wanted) -> Vec<SegmentId> {
         let mut best: Option<(u64, Vec<SegmentId>, u64)> = None;
         for group in self.groups(None) {
             let free = self.free_of(group);
@@ -384,6 +418,7 @@ impl Twin {
             let in_alloc_class = |plain: &Plain| plain.home.is_some_and(|home| home.0 == alloc_class);
             assert_eq!(table.free_in(alloc_class), self.ids(|plain| in_alloc_class(plain) && plain.is(SegmentState::Free)).len());
             assert_eq!(table.count_in(alloc_class), self.ids(|plain| in_alloc_class(plain) && plain.is_there()).len());
+            assert_eq!(table.pages_in(alloc_class), self.pages_of(|plain| in_alloc_class(plain) && plain.is_there()));
             assert_eq!(table.retained_in(alloc_class), self.ids(|plain| in_alloc_class(plain) && plain.generation().is_some()).len());
             let fills = self.groups(Some(alloc_class)).into_iter().filter_map(|first| {
                 let there = self.ids(|plain| plain.is_there() && plain.home.is_some_and(|home| home.1 == first));
@@ -422,9 +457,14 @@ impl Twin {
         let (durable, keep) = (self.random.below(40), self.random.below(4));
         let ripe = retained.iter().find(|(generation, id)| generation + keep < durable && self.plain[id.0 as usize].pins == 0);
         assert_eq!(self.table.retention_over(durable, keep), ripe.map(|(generation, id)| (*id, *generation)));
-        let (wanted, pages, fills) = (self.random.below(900), self.random.below(100), self.random.once_in(2));
-        assert_eq!(self.table.next_hole(wanted, fills), self.next_hole(wanted, fills), "{wanted} pages wanted, {fills}");
-        assert_eq!(self.table.last_ready(pages, wanted), self.last_ready(pages, wanted), "{pages} of {wanted} pages");
+        let (pages, fills) = (self.random.below(100), self.random.once_in(2));
+        let first = self.random.once_in(2).then(|| self.random.pick(AllocClass::ALL.into_iter())).flatten();
+        let wanted = Wanted { pages: self.random.below(900), first };
+        assert_eq!(self.table.next_hole(wanted, fills), self.next_hole(wanted, fills), "{wanted:?}, {fills}");
+        assert_eq!(self.table.last_ready(pages, wanted), self.last_ready(pages, wanted), "{pages} of {wanted:?}");
+        let in_first = |plain: &Plain| plain.home.is_some_and(|home| first.is_none_or(|first| home.0 == first));
+        let ready = self.pages_of(|plain| plain.is(SegmentState::Free) && plain.backed && in_first(plain));
+        assert_eq!(self.table.ready_pages(first), ready, "{first:?}");
     }
 }
 
