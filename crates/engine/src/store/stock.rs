@@ -23,6 +23,8 @@ const MOST_SAVED: i64 = 16 << 20;
 const POOL_PART: u64 = 2;
 /// Seconds in which surplus is released, if that takes more than the usual rate.
 const GIVE_BACK_SECONDS: u64 = 240;
+/// Most bytes of log for each flush where flushes count as frequent.
+const PER_FLUSH: u64 = 1 << 20;
 /// Milliseconds for which a host that refused a write for lack of space counts as nearly full.
 const FULL_MILLIS: u64 = 60_000;
 /// Share (1/N) of the target that applies while the host is nearly full.
@@ -52,6 +54,11 @@ pub(crate) struct Stock {
     /// current second.
     pub(crate) taken_per_second: u64,
     second: Mark,
+    /// Flushes in the current second, bytes of log at its start, and bytes for each flush in the last
+    /// one.
+    flushes: u64,
+    second_log: u64,
+    per_flush: u64,
     /// Speed of the log in bytes per second in the last whole window, and the bytes of log at the
     /// start of the current window.
     pub(crate) logged_per_second: u64,
@@ -86,6 +93,9 @@ impl Stock {
             minute: mark,
             taken_per_second: 0,
             second: mark,
+            flushes: 0,
+            second_log: 0,
+            per_flush: 0,
             logged_per_second: 0,
             window: mark,
             surplus: None,
@@ -114,6 +124,18 @@ impl Stock {
     /// Records a flush of the pool's devices.
     pub(crate) fn flushed(&mut self, now: Time) {
         self.last_flush = now;
+        self.flushes += 1;
+    }
+
+    /// Returns whether little is written between two flushes, in the last second and since then. Each
+    /// such flush would wait until the host has recorded that it allocated holes.
+    pub(crate) fn flushes_often(&self) -> bool {
+        self.per_flush.max(self.since_flushes()) <= PER_FLUSH
+    }
+
+    /// Bytes of log for each flush in the current second.
+    fn since_flushes(&self) -> u64 {
+        (self.logged - self.second_log) / (self.flushes + 1)
     }
 
     /// Records that the host had no space for a write.
@@ -161,6 +183,8 @@ impl Stock {
         if millis >= SECOND {
             self.taken_per_second = grown * SECOND / millis;
             self.second = Mark { at: now, bytes: taken };
+            self.per_flush = self.since_flushes();
+            (self.flushes, self.second_log) = (0, self.logged);
         } else {
             self.taken_per_second = self.taken_per_second.max(grown);
         }

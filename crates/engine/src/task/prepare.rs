@@ -74,7 +74,9 @@ impl Preparer {
         }
         let urgent = comes_to_a_hole(store);
         let depth = if urgent { WRITES.1 } else { store.job_depth(WRITES) };
-        while urgent || !store.guests_are_active() || store.stock.allowance > 0 {
+        // guests whose requests wait for slow devices are active
+        let idle = !store.guests_are_active() && store.log.in_flight_batches() == 0;
+        while urgent || idle || store.stock.allowance > 0 {
             let Some(work) = self.work.as_mut().filter(|work| work.in_flight < depth && work.next < work.length() && !work.failed) else {
                 return;
             };
@@ -155,12 +157,14 @@ impl Preparer {
     }
 }
 
-/// Returns whether the log would reach a hole soon, and is slow enough to be overtaken. Space
-/// that it would reuse is not counted. A log that was fast is slow at once when a burst ends:
-/// flushed writes that follow would be at holes until the second of the burst is over.
+/// Returns whether the log would reach a hole soon, where its flushes would wait for the host, and is
+/// slow enough to be overtaken. Space that it would reuse is not counted. A log that was fast is slow
+/// at once when a burst ends: flushed writes that follow would be at holes until the second of the
+/// burst is over. A log without flushes loses nothing at holes, and may be as fast as its devices are:
+/// zeroes would take half of their bandwidth.
 fn comes_to_a_hole(store: &Store) -> bool {
     let ready = store.core.space.segments.ready_pages(store.wanted_ready(0).first);
     let taken = store.stock.taken_per_second();
     let is_slow = taken.min(store.stock.logged_per_second()) <= AHEAD_BYTES;
-    is_slow && ready * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
+    is_slow && store.stock.flushes_often() && ready * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
 }

@@ -212,6 +212,32 @@ fn holes_are_prepared_ahead_of_the_log() {
     expect(&mut harness, volume, 1);
 }
 
+/// A log that grows by 12 MiB per second reaches holes: they are prepared for flushes that would wait for
+/// them. A stream without flushes has the bandwidth of its device for itself.
+#[test]
+fn holes_are_prepared_for_flushes_and_not_for_streams() {
+    let zeroed = [true, false].map(|flushes| {
+        let ready = ReadySpace { prepare: true, at_first: 0, ..bounds() };
+        let (mut harness, volume) = harness(256, Tuning { checkpoint_log_bytes: 1 << 30, ..tuning(ready) });
+        overwrite(&mut harness, volume, 1);
+        // each snapshot keeps what is overwritten
+        for pass in 0..20 {
+            harness.snapshot(volume, &format!("s{pass}"));
+            for at in (0..SIZE).step_by(STEP as usize) {
+                harness.now += 5;
+                harness.request(Target::Head(volume), Op::Write, at, STEP, &[pass; STEP as usize]).unwrap();
+                if flushes {
+                    harness.request(Target::Head(volume), Op::Flush, 0, 0, &[]).unwrap();
+                }
+            }
+        }
+        harness.audit();
+        zeroed_bytes(&harness)
+    });
+    assert!(zeroed[0] > 40 * MIB, "{zeroed:?} bytes for 80 MiB of log");
+    assert!(zeroed[1] < 16 * MIB, "{zeroed:?} bytes for 80 MiB of log");
+}
+
 /// Guests write to the log alone. It has a ninth of the free space here, and got a ninth of what was
 /// prepared.
 #[test]

@@ -86,6 +86,35 @@ fn the_end_of_a_burst_is_seen_within_its_second() {
 }
 
 #[test]
+fn flushes_are_frequent_when_little_is_written_between_them() {
+    let mut stock = Stock::new(Time(0));
+    assert!(stock.flushes_often());
+    // 40 MiB per second with 4,000 flushes
+    for milli in 1..=3000 {
+        stock.count(40 << 10);
+        (0..4).for_each(|_| stock.flushed(Time(milli)));
+        stock.at(Time(milli), 0);
+        assert!(stock.flushes_often(), "millisecond {milli}");
+    }
+    // 40 MiB per second with the three flushes of a checkpoint in some seconds
+    for milli in 3001..=9000 {
+        stock.count(40 << 10);
+        if milli % 4000 < 3 {
+            stock.flushed(Time(milli));
+        }
+        stock.at(Time(milli), 0);
+        assert!(!stock.flushes_often() || milli < 3030, "millisecond {milli}");
+    }
+    // flushes begin again
+    for milli in 9001..=11_100 {
+        stock.count(40 << 10);
+        (0..4).for_each(|_| stock.flushed(Time(milli)));
+        stock.at(Time(milli), 0);
+    }
+    assert!(stock.flushes_often());
+}
+
+#[test]
 fn a_burst_counts_from_its_beginning() {
     let mut stock = Stock::new(Time(0));
     stock.at(Time(60_000), 0);
