@@ -12,6 +12,7 @@ const TESTING: &str = "millpond-testing";
 const ARROWS: &[(&str, &[&str])] = &[
     ("crates/block", &[]),
     ("crates/format", &["millpond-block"]),
+    ("crates/cipher", &[]),
     ("crates/device", &["millpond-block"]),
     ("crates/export", &["millpond-block"]),
     ("crates/engine", &["millpond-block", "millpond-format"]),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 const LONG: usize = 600;
 const TOO_LONG: usize = 1000;
 /// The only places where `unsafe` is allowed.
-const UNSAFE_ALLOWED: &[&str] = &["crates/device/src/uring", "crates/device/src/mapping"];
+const UNSAFE_ALLOWED: &[&str] = &["crates/device/src/uring", "crates/device/src/mapping", "crates/cipher/src/xts.rs"];
 /// Maximum distance in lines of a SAFETY comment above the `unsafe` code.
 const SAFETY_REACH: usize = 8;
 
