@@ -6,6 +6,7 @@
 
 use crate::chunk::get_plain;
 use crate::codec::{Decoder, Encoder, FormatError};
+use crate::mark::Mark;
 use crate::record::Record;
 use crate::{
     Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c,
@@ -99,6 +100,56 @@ pub struct BlockIdentity {
     pub units: u8,
     /// Encoding of the stored bytes.
     pub coding: Coding,
+    /// Encryption of the stored bytes.
+    pub mark: Mark,
+}
+
+/// Checksum and form of a block in the payload of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoredBlock {
+    /// CRC-32C of the stored bytes.
+    pub crc: u32,
+    /// Stored units.
+    pub units: u8,
+    /// Encoding of the stored bytes.
+    pub coding: Coding,
+    /// Encryption of the stored bytes.
+    pub mark: Mark,
+}
+
+impl StoredBlock {
+    /// An uncompressed block, of 8 units.
+    pub fn raw(crc: u32, mark: Mark) -> StoredBlock {
+        StoredBlock { crc, units: BLOCK_UNITS as u8, coding: Coding::Raw, mark }
+    }
+}
+
+/// Form of a run of blocks in a header, in the order of its encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunForm {
+    /// Checksums alone: uncompressed blocks of 8 units that are not encrypted.
+    Raw,
+    /// With units, coding and mark of each block.
+    Packed,
+    /// Checksums alone: uncompressed blocks of 8 units, all encrypted.
+    RawEncrypted,
+}
+
+impl RunForm {
+    /// Returns the shortest form for these blocks.
+    fn of(stored: &[StoredBlock]) -> RunForm {
+        let all = |mark| stored.iter().all(|block| *block == StoredBlock::raw(block.crc, mark));
+        match (all(Mark::Clear), all(Mark::Encrypted)) {
+            (true, _) => RunForm::Raw,
+            (_, true) => RunForm::RawEncrypted,
+            _ => RunForm::Packed,
+        }
+    }
+
+    /// Mark of all blocks of a run without marks of its own.
+    fn mark(self) -> Mark {
+        if self == RunForm::RawEncrypted { Mark::Encrypted } else { Mark::Clear }
+    }
 }
 
 /// A chunk that was copied to a new place. Only the slots in `present` were copied.
@@ -129,8 +180,8 @@ pub enum Item {
         volume: VolumeId,
         /// First block.
         block: BlockNo,
-        /// Checksum, units and coding of each block.
-        stored: Vec<(u32, u8, Coding)>,
+        /// Checksum and form of each block.
+        stored: Vec<StoredBlock>,
     },
     /// Blocks that were discarded or zeroed: they read as zeroes.
     Clear {
@@ -180,6 +231,8 @@ pub struct SmallRun {
     pub chunk: ChunkId,
     /// Slot of the first block.
     pub slot: u16,
+    /// True when the blocks are encrypted: bit 15 of the encoded slot, which has 13 bits.
+    pub encrypted: bool,
     /// Checksum of each block.
     pub crcs: Vec<u32>,
 }
@@ -187,54 +240,54 @@ pub struct SmallRun {
 impl SmallRun {
     /// Encoded bytes without the checksums.
     pub const BYTES: usize = 38;
+    const ENCRYPTED: u16 = 1 << 15;
 }
 
-fn coding_byte(units: u8, coding: Coding) -> u8 {
+/// Units in bits 0 to 3, coding in bits 4 and 5, mark in bits 6 and 7.
+fn coding_byte(units: u8, coding: Coding, mark: Mark) -> u8 {
     let code = match coding {
         Coding::Raw => 0,
         Coding::Lz4 => 1,
         Coding::Zstd => 2,
     };
-    units | code << 4
+    units | code << 4 | mark.bits() << 6
 }
 
-fn split_coding(byte: u8) -> Result<(u8, Coding), FormatError> {
-    let coding = match byte >> 4 {
+fn split_coding(byte: u8) -> Result<(u8, Coding, Mark), FormatError> {
+    let coding = match byte >> 4 & 3 {
         0 => Coding::Raw,
         1 => Coding::Lz4,
         2 => Coding::Zstd,
         _ => return Err(FormatError::Field("coding")),
     };
+    let mark = Mark::from_bits(byte >> 6).ok_or(FormatError::Field("mark"))?;
     match byte & 15 {
-        units @ 1..=15 => Ok((units, coding)),
+        units @ 1..=15 if mark.allows(u32::from(units), coding) => Ok((units, coding, mark)),
         _ => Err(FormatError::Field("units")),
     }
 }
 
-/// Bytes of an encoded run of blocks. `packed`: with units and coding of each block.
+/// Bytes of an encoded run of blocks. `packed`: with units, coding and mark of each block.
 pub fn run_bytes(blocks: usize, packed: bool) -> usize {
     16 + blocks * if packed { 5 } else { 4 }
 }
 
-/// Appends a run of blocks: the hot path of [`Item::encode`]. `packed` runs have units and coding
-/// for each block; other runs are of uncompressed blocks of 8 units.
-pub fn encode_run(
-    e: &mut Encoder,
-    volume: VolumeId,
-    block: BlockNo,
-    count: usize,
-    packed: bool,
-    each: impl Iterator<Item = (u32, u8, Coding)>,
-) {
+/// Appends a run of blocks: the hot path of [`Item::encode`]. All blocks must have what the form
+/// leaves out.
+pub fn encode_run(e: &mut Encoder, volume: VolumeId, block: BlockNo, count: usize, form: RunForm, each: impl Iterator<Item = StoredBlock>) {
     e.u8(1);
-    e.u8(u8::from(packed));
+    e.u8(match form {
+        RunForm::Raw => 0,
+        RunForm::Packed => 1,
+        RunForm::RawEncrypted => 2,
+    });
     e.u16(u16::try_from(count).unwrap_or(u16::MAX));
     e.u32(volume.0);
     e.u64(block.0);
-    for (crc, units, coding) in each {
-        e.u32(crc);
-        if packed {
-            e.u8(coding_byte(units, coding));
+    for block in each {
+        e.u32(block.crc);
+        if form == RunForm::Packed {
+            e.u8(coding_byte(block.units, block.coding, block.mark));
         }
     }
 }
@@ -252,9 +305,9 @@ pub fn encode_forwards(e: &mut Encoder, volume: VolumeId, block: BlockNo, source
     }
 }
 
-/// Consecutive blocks of a volume in the payload of a batch: the first one, and checksum, stored units
-/// and coding of each.
-pub type BlockRun = (VolumeId, BlockNo, Vec<(u32, u8, Coding)>);
+/// Consecutive blocks of a volume in the payload of a batch: the first one, and checksum and form of
+/// each.
+pub type BlockRun = (VolumeId, BlockNo, Vec<StoredBlock>);
 
 impl Item {
     /// Returns the blocks that the item has in the payload, whether their addresses are new or stay;
@@ -263,10 +316,22 @@ impl Item {
         match self {
             Item::Blocks { volume, block, stored } => Some((volume, block, stored)),
             Item::Forward { volume, block, sources } => {
-                let stored = sources.iter().map(|(_, crc)| (*crc, BLOCK_UNITS as u8, Coding::Raw)).collect();
+                let stored = sources.iter().map(|(source, crc)| StoredBlock::raw(*crc, source.mark())).collect();
                 Some((volume, block, stored))
             }
             _ => None,
+        }
+    }
+
+    /// Returns whether only a pool with the feature [`ENCRYPTION`](crate::ENCRYPTION) has such items.
+    pub fn needs_encryption(&self) -> bool {
+        match self {
+            Item::Blocks { stored, .. } => stored.iter().any(|block| block.mark != Mark::Clear),
+            Item::Forward { sources, .. } => sources.iter().any(|(source, _)| source.mark() != Mark::Clear),
+            Item::Move(moved) => moved.identities.iter().any(|block| block.mark != Mark::Clear),
+            Item::Small { runs, .. } => runs.iter().any(|run| run.encrypted),
+            Item::Record(record) => matches!(record, Record::CreateEncrypted { .. }),
+            Item::Clear { .. } => false,
         }
     }
 
@@ -274,8 +339,7 @@ impl Item {
     pub fn encode(&self, e: &mut Encoder) {
         match self {
             Item::Blocks { volume, block, stored } => {
-                let packed = stored.iter().any(|(_, units, coding)| *units != 8 || *coding != Coding::Raw);
-                encode_run(e, *volume, *block, stored.len(), packed, stored.iter().copied());
+                encode_run(e, *volume, *block, stored.len(), RunForm::of(stored), stored.iter().copied());
             }
             Item::Clear { volume, block, count } => {
                 e.u8(2);
@@ -302,7 +366,7 @@ impl Item {
                     e.u64(id.block.0);
                     e.u64(id.lsn.0);
                     e.u32(id.crc);
-                    e.u8(coding_byte(id.units, id.coding));
+                    e.u8(coding_byte(id.units, id.coding, id.mark));
                 }
             }
             Item::Small { batches, runs } => {
@@ -315,7 +379,7 @@ impl Item {
                     e.u64(run.block.0);
                     e.u32(run.segment.0);
                     e.u64(run.chunk.0);
-                    e.u16(run.slot);
+                    e.u16(run.slot | if run.encrypted { SmallRun::ENCRYPTED } else { 0 });
                     e.count(run.crcs.len());
                     run.crcs.iter().for_each(|crc| e.u32(*crc));
                 }
@@ -327,20 +391,24 @@ impl Item {
     fn decode(d: &mut Decoder<'_>) -> Result<Item, FormatError> {
         match d.u8()? {
             1 => {
-                let packed = match d.u8()? {
-                    flag @ 0..=1 => flag == 1,
+                let form = match d.u8()? {
+                    0 => RunForm::Raw,
+                    1 => RunForm::Packed,
+                    2 => RunForm::RawEncrypted,
+                    // blocks of packed runs have marks of their own
                     _ => return Err(FormatError::Field("packed")),
                 };
                 let count = usize::from(d.u16()?);
                 let (volume, block) = (VolumeId(d.u32()?), BlockNo(d.counter("block")?));
+                let packed = form == RunForm::Packed;
                 if count * if packed { 5 } else { 4 } > d.remaining() {
                     return Err(FormatError::Truncated);
                 }
                 let mut stored = Vec::with_capacity(count);
                 for _ in 0..count {
                     let crc = d.u32()?;
-                    let (units, coding) = if packed { split_coding(d.u8()?)? } else { (8, Coding::Raw) };
-                    stored.push((crc, units, coding));
+                    let (units, coding, mark) = if packed { split_coding(d.u8()?)? } else { (8, Coding::Raw, form.mark()) };
+                    stored.push(StoredBlock { crc, units, coding, mark });
                 }
                 Ok(Item::Blocks { volume, block, stored })
             }
@@ -355,8 +423,8 @@ impl Item {
                 let mut identities = Vec::with_capacity(count);
                 for _ in 0..count {
                     let (volume, block, lsn, crc) = (VolumeId(d.u32()?), BlockNo(d.counter("block")?), Lsn(d.counter("lsn")?), d.u32()?);
-                    let (units, coding) = split_coding(d.u8()?)?;
-                    identities.push(BlockIdentity { volume, block, lsn, crc, units, coding });
+                    let (units, coding, mark) = split_coding(d.u8()?)?;
+                    identities.push(BlockIdentity { volume, block, lsn, crc, units, coding, mark });
                 }
                 if !matches!(grain, 1 | 8 | 13) || present.len() > MAX_SLOT_WORDS || at >= MAX_PAYLOAD {
                     return Err(FormatError::Field("move"));
@@ -387,12 +455,13 @@ impl Item {
 
 fn small_run(d: &mut Decoder<'_>) -> Result<SmallRun, FormatError> {
     let (lsn, volume, block) = (Lsn(d.counter("lsn")?), VolumeId(d.u32()?), BlockNo(d.counter("block")?));
-    let (segment, chunk, slot) = (SegmentId(d.u32()?), d.chunk()?, d.u16()?);
+    let (segment, chunk, place) = (SegmentId(d.u32()?), d.chunk()?, d.u16()?);
+    let (slot, encrypted) = (place & !SmallRun::ENCRYPTED, place & SmallRun::ENCRYPTED != 0);
     let crcs = (0..d.count(4)?).map(|_| d.u32()).collect::<Result<Vec<_>, _>>()?;
     if usize::from(slot) + crcs.len() > MAX_CHUNK_PAGES as usize {
         return Err(FormatError::Field("slot"));
     }
-    Ok(SmallRun { lsn, volume, block, segment, chunk, slot, crcs })
+    Ok(SmallRun { lsn, volume, block, segment, chunk, slot, encrypted, crcs })
 }
 
 impl BatchHeader {
@@ -508,3 +577,6 @@ impl BatchHeader {
 fn crc32c_begin() -> crate::checksum::Running {
     crate::checksum::Running::default()
 }
+
+#[cfg(test)]
+mod tests;

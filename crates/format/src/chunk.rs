@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Addr, BLOCK_UNITS, ChunkId, Coding, Epoch, NO_SEGMENT, SegmentId};
+use crate::{Addr, BLOCK_UNITS, ChunkId, Coding, Epoch, Mark, NO_SEGMENT, SegmentId};
 
 /// Chunk ids of one page of the table.
 pub const CHUNKS_PER_PAGE: u64 = 64;
@@ -164,6 +164,10 @@ impl ChunkRecord<'_> {
             return Err(FormatError::Truncated);
         }
         self.targets = (0..count).map(|_| get_plain(d)).collect::<Result<Vec<_>, _>>()?.into();
+        // the mark of a block is in the map, beside its own address
+        if self.targets.iter().any(|target| target.mark() != Mark::Clear) {
+            return Err(FormatError::Field("forward"));
+        }
         self.forwarded = forwarded.into();
         Ok(())
     }

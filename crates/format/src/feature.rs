@@ -105,6 +105,18 @@ pub const FEATURES: &[Feature] = &[
     FORWARDS,
 ];
 
+/// Blocks may be encrypted, see [`Mark`](crate::Mark). Not one of [`FEATURES`]: no pool gets it, and one
+/// that has it is refused, until the engine encrypts.
+pub const ENCRYPTION: Feature = Feature {
+    name: "encryption",
+    kind: FeatureKind::Incompat,
+    bit: 5,
+    since: "0.2.0",
+    automatic: false,
+    meaning: "Volumes can be encrypted.",
+    closes: "Versions without it cannot import the pool any more.",
+};
+
 /// The three sets of bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FeatureSet {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::FormatError;
+use crate::{FormatError, Mark};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident($int:ty)) => {
@@ -49,6 +49,10 @@ id!(
 id!(
     /// A 4 KiB block of a volume.
     BlockNo(u64)
+);
+id!(
+    /// A data key: a random number that is not 0.
+    KeyId(u64)
 );
 
 /// Identity of a pool: 16 random bytes, shown as hex.
@@ -144,6 +148,7 @@ pub const BLOCK: usize = 4096;
 const KIND_SHIFT: u32 = 62;
 const UNITS_SHIFT: u32 = 58;
 const FLAGS_SHIFT: u32 = 53;
+const MARK_SHIFT: u32 = 56;
 const CHUNK_SHIFT: u32 = 13;
 const SLOT_MASK: u64 = (1 << CHUNK_SHIFT) - 1;
 const CHUNK_MASK: u64 = (1 << 40) - 1;
@@ -169,7 +174,7 @@ pub enum Coding {
 /// |---|---|---|
 /// | 63..62 | kind | 0 hole, 1 address, 2 base, 3 reserved |
 /// | 61..58 | units | stored length in 512-byte units, 1 to 15 |
-/// | 57..53 | flags | bits 0..1 coding (0 raw, 1 LZ4, 2 Zstandard), bit 2 pending, rest 0 |
+/// | 57..53 | flags | bits 0..1 coding (0 raw, 1 LZ4, 2 Zstandard), bit 2 pending, bit 3 encrypted, bit 4 foreign ([`Mark`]) |
 /// | 52..13 | chunk | chunk id |
 /// | 12..0 | slot | place in the chunk, in the chunk's grains |
 ///
@@ -184,6 +189,7 @@ impl Addr {
     /// Never written, or discarded: reads as zeroes.
     pub const HOLE: Addr = Addr(0);
     const PENDING: u64 = 4 << FLAGS_SHIFT;
+    const MARKS: u64 = 3 << MARK_SHIFT;
 
     /// The address of `units` units at `slot` of `chunk`.
     pub fn new(chunk: ChunkId, slot: u32, units: u32, coding: Coding) -> Addr {
@@ -216,7 +222,7 @@ impl Addr {
         let addr = Addr(bits);
         let known = match bits >> KIND_SHIFT {
             0 => bits == 0,
-            1 => addr.units() != 0 && bits >> FLAGS_SHIFT & 0x1f < 3,
+            1 => addr.units() != 0 && bits >> FLAGS_SHIFT & 7 < 3 && addr.has_sound_mark(),
             2 => addr.base().is_some_and(|volume| addr == Addr::of_base(volume)),
             _ => false,
         };
@@ -260,6 +266,22 @@ impl Addr {
             2 => Coding::Zstd,
             _ => Coding::Raw,
         }
+    }
+
+    /// Encryption of the stored bytes.
+    pub fn mark(self) -> Mark {
+        Mark::from_bits((self.0 >> MARK_SHIFT & 3) as u8).unwrap_or_default()
+    }
+
+    /// Returns the address with this mark. The stored length must be one that the mark allows.
+    #[must_use]
+    pub fn marked(self, mark: Mark) -> Addr {
+        debug_assert!(mark.allows(self.units(), self.coding()));
+        Addr(self.0 & !Addr::MARKS | u64::from(mark.bits()) << MARK_SHIFT)
+    }
+
+    fn has_sound_mark(self) -> bool {
+        Mark::from_bits((self.0 >> MARK_SHIFT & 3) as u8).is_some_and(|mark| mark.allows(self.units(), self.coding()))
     }
 
     /// Chunk and slot as one number: two entries with the same number refer to the same bytes.

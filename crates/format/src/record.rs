@@ -116,6 +116,19 @@ impl Field for ObjectRef {
     }
 }
 
+impl Field for crate::KeyId {
+    const LEAST: usize = u64::LEAST;
+    fn put(&self, e: &mut Encoder) {
+        self.0.put(e);
+    }
+    fn get(d: &mut Decoder<'_>) -> Result<Self, FormatError> {
+        match u64::get(d)? {
+            0 => Err(FormatError::Field("key")), // no key has this number: it marks a free place of the key table
+            id => Ok(crate::KeyId(id)),
+        }
+    }
+}
+
 /// The root of a map. Its address is a hole when nothing was written yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TreeRoot {
@@ -613,5 +626,12 @@ records! {
         snapshot: SnapshotId,
         /// Name of that snapshot.
         name: String,
+    }
+    25 /// A volume is created whose blocks are encrypted.
+    CreateEncrypted {
+        /// The volume.
+        volume: VolumeRecord,
+        /// Its data key, which is in the key table.
+        key: crate::KeyId,
     }
 }

@@ -271,9 +271,9 @@ impl Auditor<'_, '_> {
                     let grain = u32::from(header.grain);
                     let mut unit = (page - place.page + u32::from(header.pages)) * 8;
                     for (volume, block, stored) in items.into_iter().filter_map(Item::into_blocks) {
-                        for (i, (_, units, _)) in (0u64..).zip(stored) {
+                        for (i, stored) in (0u64..).zip(stored) {
                             self.note(id, unit / grain, volume, BlockNo(block.0 + i), header.lsn);
-                            unit += u32::from(units);
+                            unit += u32::from(stored.units);
                         }
                     }
                     page += u32::from(header.pages) + header.payload;

@@ -71,7 +71,7 @@ pub(crate) fn compression_of(code: u8) -> Compression {
 
 impl Core {
     /// Applies a catalog record, except [`Record::Walked`], which [`walk_to`](Core::walk_to)
-    /// applies because it needs nodes.
+    /// applies because it needs nodes, and [`Record::CreateEncrypted`], which replay refuses.
     pub(crate) fn apply_record(&mut self, record: &Record) {
         match record {
             Record::CreateVolume { volume } => self.create_volume(volume, Head::default()),
@@ -164,7 +164,7 @@ impl Core {
                 }
             }
             Record::Promote { volume } => self.promote(*volume),
-            Record::Walked { .. } => {}
+            Record::Walked { .. } | Record::CreateEncrypted { .. } => {}
         }
     }
 

@@ -13,6 +13,9 @@ pub enum Damage {
     /// A batch writes to a volume that the catalog does not have.
     #[error("batch {0} writes to a volume that does not exist: the log is damaged")]
     BatchVolume(Lsn),
+    /// A batch has encrypted blocks, or makes an encrypted volume.
+    #[error("batch {0} is of a pool with encryption, which its labels do not name: the log is damaged")]
+    BatchEncrypted(Lsn),
     /// A batch is not where its chunk is.
     #[error("batch {0} does not fit its chunk: the log is damaged")]
     BatchChunk(Lsn),

@@ -40,7 +40,7 @@ impl SmallWriteIndex {
         }
         self.bytes += SmallRun::BYTES;
         let slot = u16::try_from(slot).unwrap_or(u16::MAX);
-        self.open.push(SmallRun { lsn: Lsn(0), volume, block, segment, chunk, slot, crcs: crcs.to_vec() });
+        self.open.push(SmallRun { lsn: Lsn(0), volume, block, segment, chunk, slot, encrypted: false, crcs: crcs.to_vec() });
     }
 
     /// Assigns the open batch its number.

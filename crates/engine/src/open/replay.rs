@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use millpond_block::{Buf, BufPool, DeviceError};
-use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Item, Lsn, Record, SegmentId, SmallRun};
+use millpond_format::{Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Item, Lsn, Record, SegmentId, SmallRun, StoredBlock};
 
 use super::import::ImportIo;
 use super::scan::Found;
@@ -107,6 +107,10 @@ impl Replay {
         let header = f.header.clone();
         let small = Stream::from_number(header.stream) == Some(Stream::Small) && core.space.targets.nodes == Some(AllocClass::Nodes);
         if !self.entered {
+            // labels of a pool with encryption refuse it before its log is read
+            if f.items.iter().any(Item::needs_encryption) {
+                return Err(Damage::BatchEncrypted(header.lsn).into());
+            }
             self.enter(core, &header)?;
             self.entered = true;
         }
@@ -119,7 +123,7 @@ impl Replay {
                     let lineage = core.lineage_of(volume).ok_or(Damage::BatchVolume(header.lsn))?;
                     let grain = u32::from(header.grain);
                     let mut result = Ok(());
-                    while let Some((crc, units, coding)) = stored.get(self.block).copied() {
+                    while let Some(StoredBlock { crc, units, coding, .. }) = stored.get(self.block).copied() {
                         let block = BlockNo(first.0 + self.block as u64);
                         let leaf = match core.leaf_mut(lineage, block.0) {
                             Ok(leaf) => leaf,

@@ -289,10 +289,10 @@ pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]
     let mut at = 0usize;
     let sound = |from: usize, bytes: usize, crc: u32| payload.get(from..from + bytes).is_some_and(|stored| crc32c(stored) == crc);
     items.iter().all(|item| match item {
-        Item::Blocks { stored, .. } => stored.iter().all(|(crc, units, _)| {
-            let bytes = usize::from(*units) * 512;
+        Item::Blocks { stored, .. } => stored.iter().all(|block| {
+            let bytes = usize::from(block.units) * 512;
             at += bytes;
-            sound(at - bytes, bytes, *crc)
+            sound(at - bytes, bytes, block.crc)
         }),
         Item::Forward { sources, .. } => sources.iter().all(|(_, crc)| {
             at += BLOCK;

@@ -2,8 +2,8 @@
 
 use millpond_block::BufSlice;
 use millpond_format::{
-    Addr, BATCH_FIXED, BLOCK_UNITS, BlockNo, Coding, Encoder, HEADER_PAGE, Item, LineageId, NO_SEGMENT, Record, VolumeId, crc32c,
-    encode_run,
+    Addr, BATCH_FIXED, BLOCK_UNITS, BlockNo, Coding, Encoder, HEADER_PAGE, Item, LineageId, Mark, NO_SEGMENT, Record, RunForm, StoredBlock,
+    VolumeId, crc32c, encode_run,
 };
 use smallvec::SmallVec;
 
@@ -196,7 +196,7 @@ impl Requests {
             Source::Shared(piece) => batch.attach(piece.slice(range)),
             Source::Compressed(payload) => batch.attach(payload.plain.slice(range)),
         }
-        encode_run(&mut batch.items, volume, first, count, false, crcs.iter().map(|crc| (*crc, BLOCK_UNITS as u8, Coding::Raw)));
+        encode_run(&mut batch.items, volume, first, count, RunForm::Raw, crcs.iter().map(|crc| StoredBlock::raw(*crc, Mark::Clear)));
         let slots = count as u32; // a slot of these streams is a block
         let slot = store.core.space.chunks.get_mut(chunk.id).map_or(0, |c| {
             c.slots += slots;
@@ -225,7 +225,7 @@ impl Requests {
     fn append_packed(&mut self, store: &mut Store, run: &BlockRun<'_>, compression: Compression) {
         let BlockRun { op, volume, lineage, first, offset, count, source } = *run;
         let Some(chunk) = store.log.streams[Stream::Packed].chunk else { return };
-        let mut stored: Vec<(u32, u8, Coding)> = Vec::with_capacity(count);
+        let mut stored: Vec<StoredBlock> = Vec::with_capacity(count);
         let defer = store.tuning.plants(Planted::ApplyAtCompletion);
         for i in 0..count {
             let (bytes, coding, crc) = source.stored(offset + i).unwrap_or_else(|| {
@@ -252,10 +252,10 @@ impl Requests {
                 let mapped = store.core.set_block(lineage, block, addr, crc);
                 assert!(mapped.is_ok(), "INV-MAP-5: leaves are in memory before blocks are appended");
             }
-            stored.push((crc, units as u8, coding));
+            stored.push(StoredBlock { crc, units: units as u8, coding, mark: Mark::Clear });
         }
         if let Some(batch) = &mut store.log.streams[Stream::Packed].batch {
-            encode_run(&mut batch.items, volume, first, count, true, stored.into_iter());
+            encode_run(&mut batch.items, volume, first, count, RunForm::Packed, stored.into_iter());
         }
         self.wait_for_batch(store, op, Stream::Packed);
     }

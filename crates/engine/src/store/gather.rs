@@ -11,8 +11,8 @@
 
 use millpond_block::BufSlice;
 use millpond_format::{
-    Addr, BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockNo, Coding, Encoder, FORWARDS, HEADER_PAGE, LineageId, VolumeId, encode_forwards,
-    encode_run,
+    Addr, BATCH_FIXED, BLOCK_UNITS, BatchHeader, BlockNo, Coding, Encoder, FORWARDS, HEADER_PAGE, LineageId, Mark, RunForm, StoredBlock,
+    VolumeId, encode_forwards, encode_run,
 };
 use smallvec::SmallVec;
 
@@ -198,8 +198,8 @@ fn items_of(volume: VolumeId, blocks: &[GatheredBlock]) -> Encoder {
         let Some(first) = run.first() else { continue };
         let stay: SmallVec<[(Addr, u32); 32]> = run.iter().filter_map(|block| Some((block.stays?, block.crc))).collect();
         if stay.is_empty() {
-            let stored = run.iter().map(|block| (block.crc, GRAIN, Coding::Raw));
-            encode_run(&mut items, volume, first.block, run.len(), false, stored);
+            let stored = run.iter().map(|block| StoredBlock::raw(block.crc, Mark::Clear));
+            encode_run(&mut items, volume, first.block, run.len(), RunForm::Raw, stored);
         } else {
             encode_forwards(&mut items, volume, first.block, stay.into_iter());
         }

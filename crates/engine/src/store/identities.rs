@@ -1,6 +1,6 @@
 //! Identities of blocks in chunks, from the headers that were written with them.
 
-use millpond_format::{BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Item, Move, PoolId, SegmentId};
+use millpond_format::{BLOCK_UNITS, BatchHeader, BlockIdentity, BlockNo, ChunkId, Item, Move, PoolId, SegmentId, StoredBlock};
 use rustc_hash::FxHashMap;
 
 use crate::space::{Chunk, Slots};
@@ -18,8 +18,8 @@ pub(crate) fn original_identities(bytes: &[u8], pool: PoolId, chunk: ChunkId) ->
         let grain = u32::from(header.grain);
         let mut unit = (page as u32 + u32::from(header.pages)) * BLOCK_UNITS;
         for (volume, block, stored) in items.into_iter().filter_map(Item::into_blocks) {
-            for (i, (crc, units, coding)) in (0u64..).zip(stored) {
-                let identity = BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding };
+            for (i, StoredBlock { crc, units, coding, mark }) in (0u64..).zip(stored) {
+                let identity = BlockIdentity { volume, block: BlockNo(block.0 + i), lsn: header.lsn, crc, units, coding, mark };
                 found.push((unit / grain, identity));
                 unit += u32::from(units);
             }

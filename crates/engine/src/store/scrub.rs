@@ -275,12 +275,12 @@ fn header_at(copies: &[Copy], at: usize, right: impl Fn(&BatchHeader) -> bool) -
 pub(super) fn block_items(chunk: &Chunk, base: usize, mut from: usize, entries: Vec<Entry>, items: &mut Vec<Item>) -> u32 {
     let (grain, mut seen) = (u32::from(chunk.grain), 0);
     for (volume, block, stored) in entries.into_iter().filter_map(Entry::into_blocks) {
-        for (i, (crc, units, _)) in (0u64..).zip(stored) {
-            let bytes = usize::from(units) * UNIT;
+        for (i, stored) in (0u64..).zip(stored) {
+            let bytes = usize::from(stored.units) * UNIT;
             let slot = ((from - base) / UNIT) as u32 / grain;
             if chunk.live.get(slot) {
-                seen += u32::from(units) / grain;
-                items.push(Item { from, bytes, check: Check::Block(crc, volume, BlockNo(block.0 + i)) });
+                seen += u32::from(stored.units) / grain;
+                items.push(Item { from, bytes, check: Check::Block(stored.crc, volume, BlockNo(block.0 + i)) });
             }
             from += bytes;
         }

@@ -15,6 +15,7 @@ mod content;
 mod crowded;
 mod departure;
 mod edges;
+mod encryption;
 mod evacuate;
 mod faults;
 mod features;

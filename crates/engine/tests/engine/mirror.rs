@@ -145,7 +145,7 @@ fn a_batch_of_an_earlier_incarnation_is_not_taken_for_a_copy() {
     let mut encoder = Encoder::with_capacity(64);
     for item in &mut items {
         let Item::Blocks { stored, .. } = item else { panic!("{item:?}") };
-        stored.iter_mut().for_each(|(crc, _, _)| *crc = crc32c(&payload));
+        stored.iter_mut().for_each(|block| block.crc = crc32c(&payload));
         item.encode(&mut encoder);
     }
     header.encode(&encoder.into_bytes(), &mut media[0][at..at + 4096]);

@@ -48,6 +48,19 @@ fn with_feature(mut sector: [u8; SECTOR_BYTES]) -> [u8; SECTOR_BYTES] {
     sector
 }
 
+/// No pool gets the feature yet. One of a later version is refused, and the refusal names it.
+#[test]
+fn a_pool_with_encryption_is_refused() {
+    use crate::ENCRYPTION;
+    assert!(FEATURES.iter().all(|other| (other.kind, other.bit) != (ENCRYPTION.kind, ENCRYPTION.bit) && other.name != ENCRYPTION.name));
+    let (features, feature_names) = (FeatureSet::of([&ENCRYPTION]), FeatureNames::of([&ENCRYPTION]));
+    let sector = Label { features, feature_names, ..label(1) }.encode();
+    let Err(FormatError::Incompatible(unknown)) = Label::decode(&sector) else { panic!("{:?}", Label::decode(&sector)) };
+    assert_eq!((unknown.bits, unknown.names.text()), (1 << 5, "encryption (since 0.2.0)"));
+    let later = Label::decode_knowing(&sector, &[ENCRYPTION]).map(|label| label.features.has(&ENCRYPTION));
+    assert_eq!(later, Ok(true));
+}
+
 /// Every label that is accepted can be written again.
 #[test]
 fn a_shape_that_leaves_no_room_for_names_is_refused() {

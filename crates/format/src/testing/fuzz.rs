@@ -39,11 +39,13 @@ pub enum Kind {
     DeadPiece,
     /// [`ObjectHead`].
     ObjectHead,
+    /// [`KeyPage`](crate::KeyPage).
+    KeyPage,
 }
 
 impl Kind {
     /// All kinds, in the order of the first byte of a fuzz input.
-    pub const ALL: [Kind; 15] = [
+    pub const ALL: [Kind; 16] = [
         Kind::Label,
         Kind::Root,
         Kind::Batch,
@@ -59,12 +61,16 @@ impl Kind {
         Kind::DeadDirectory,
         Kind::DeadPiece,
         Kind::ObjectHead,
+        Kind::KeyPage,
     ];
 
     /// True for structures that include their checksum; for the others, the referring structure has
     /// it.
     pub fn holds_checksum(self) -> bool {
-        matches!(self, Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment | Kind::Claim | Kind::ObjectHead)
+        matches!(
+            self,
+            Kind::Label | Kind::Root | Kind::Batch | Kind::CacheHead | Kind::CacheSegment | Kind::Claim | Kind::ObjectHead | Kind::KeyPage
+        )
     }
 }
 
@@ -93,6 +99,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
         Kind::CacheSegment => return CacheSegment::decode(bytes).map(|segment| segment.encode().to_vec()),
         Kind::Claim => return Claim::decode(bytes).map(|claim| claim.encode().to_vec()),
         Kind::ObjectHead => return ObjectHead::decode(bytes).map(|head| head.encode().to_vec()),
+        Kind::KeyPage => return crate::KeyPage::decode(bytes).map(|page| page.encode().to_vec()),
         Kind::Node => {
             let mut out = vec![0; NODE_BYTES];
             let node = Node::decode(bytes)?;
@@ -117,7 +124,7 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
 /// Updates the checksum inside a structure, if it has one.
 pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
     let (covered, at) = match kind {
-        Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment | Kind::Claim | Kind::ObjectHead => (4092, 4092),
+        Kind::Label | Kind::Root | Kind::CacheHead | Kind::CacheSegment | Kind::Claim | Kind::ObjectHead | Kind::KeyPage => (4092, 4092),
         Kind::Node => (NODE_BYTES - 4, NODE_BYTES - 4),
         Kind::Batch => (BatchHeader::peek_pages(bytes).unwrap_or(1) * 4096, 92),
         _ => return,
@@ -136,7 +143,7 @@ pub fn put_checksum_right(kind: Kind, bytes: &mut [u8]) {
 /// updates the checksum; the rest is the structure.
 pub fn fuzz_structure(data: &[u8]) {
     let Some((choice, bytes)) = data.split_first() else { return };
-    let Some(kind) = Kind::ALL.get(usize::from((choice & 0x7f) % 15)).copied() else { return };
+    let Some(kind) = Kind::ALL.get(usize::from(choice & 0x7f) % Kind::ALL.len()).copied() else { return };
     let mut bytes = bytes.to_vec();
     if choice & 0x80 != 0 {
         put_checksum_right(kind, &mut bytes);

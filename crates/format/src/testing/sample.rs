@@ -10,6 +10,9 @@ use crate::{
     NO_SEGMENT, NODE_BYTES, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord,
     SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
+use crate::{Mark, StoredBlock};
+
+mod encryption;
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
 
@@ -171,6 +174,7 @@ fn small_run() -> SmallRun {
         segment: SegmentId(40),
         chunk: ChunkId(60),
         slot: 9,
+        encrypted: false,
         crcs: vec![0x0102_0304, 0x0506_0708],
     }
 }
@@ -193,8 +197,9 @@ fn batches() -> [Vec<u8>; 6] {
         payload: 3,
         grain: 1,
     };
-    let raw = (1..=2).map(|n| (n * 0x0101_0101, 8, Coding::Raw)).collect();
-    let packed = vec![(1, 3, Coding::Lz4), (2, 8, Coding::Raw), (3, 1, Coding::Zstd)];
+    let raw = (1..=2).map(|n| StoredBlock::raw(n * 0x0101_0101, Mark::Clear)).collect();
+    let packed = [(1, 3, Coding::Lz4), (2, 8, Coding::Raw), (3, 1, Coding::Zstd)];
+    let packed = packed.map(|(crc, units, coding)| StoredBlock { crc, units, coding, mark: Mark::Clear }).to_vec();
     let mut items = vec![
         Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: raw },
         Item::Blocks { volume: VolumeId(2), block: BlockNo(5), stored: packed },
@@ -209,6 +214,7 @@ fn batches() -> [Vec<u8>; 6] {
         crc: 0xdead_0000 | n as u32,
         units: 8,
         coding: Coding::Raw,
+        mark: Mark::Clear,
     };
     let moved = Move {
         chunk: ChunkId(70),
@@ -463,7 +469,7 @@ fn forwards() -> Vec<u8> {
     };
     let source = |slot| (Addr::new(ChunkId(64), slot, 8, Coding::Raw), 0x0203_0405 * slot);
     let items = [
-        Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: vec![(7, 8, Coding::Raw)] },
+        Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: vec![StoredBlock::raw(7, Mark::Clear)] },
         Item::Forward { volume: VolumeId(1), block: BlockNo(101), sources: vec![source(2), source(1)] },
     ];
     batch(&header, &items)
@@ -549,6 +555,12 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("batch-promote", Kind::Batch, promote),
         ("batch-locks", Kind::Batch, locks),
         ("snapshot-page-locks", Kind::SnapshotPage, locked_page()),
+        ("batch-encrypted", Kind::Batch, encryption::blocks()),
+        ("batch-moves-encrypted", Kind::Batch, encryption::moves()),
+        ("node-encrypted", Kind::Node, encryption::node()),
+        ("cache-segment-encrypted", Kind::CacheSegment, encryption::cache_segment()),
+        ("key-page", Kind::KeyPage, encryption::key_page(encryption::wraps())),
+        ("key-page-empty", Kind::KeyPage, encryption::key_page(Vec::new())),
         ("checkpoint-reordered", Kind::Checkpoint, Checkpoint { reordered: 1, ..checkpoint() }.encode()),
         ("object-head", Kind::ObjectHead, object_head()),
         ("batch-bases", Kind::Batch, bases),

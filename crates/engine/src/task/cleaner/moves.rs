@@ -3,7 +3,7 @@
 
 use millpond_block::{Buf, BufSlice};
 use millpond_format::{
-    Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Move, NODE_BYTES,
+    Addr, BATCH_FIXED, BlockIdentity, BlockNo, ChunkId, Coding, Encoder, HEADER_PAGE, Item, Lsn, MAX_HEADER_PAGES, Mark, Move, NODE_BYTES,
     NODE_UNITS, Node, SegmentId, UNIT, VolumeId, crc32c,
 };
 
@@ -227,7 +227,7 @@ pub(super) fn kept_identities(store: &Store, g: &Gathered, live: &Slots) -> Opti
             let addr = Addr::new(g.chunk, slot, NODE_UNITS, Coding::Raw);
             let crc = Node::checksum_at(g.buf.bytes().get(from..from + NODE_BYTES)?, addr)?;
             let (volume, block) = (VolumeId(0), BlockNo(0));
-            Some(BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw })
+            Some(BlockIdentity { volume, block, lsn: Lsn(0), crc, units: NODE_GRAIN, coding: Coding::Raw, mark: Mark::Clear })
         });
         return nodes.collect();
     }
