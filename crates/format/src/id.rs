@@ -136,6 +136,13 @@ impl Layout {
             Layout::Parity { parity, .. } => u16::from(*parity),
         }
     }
+
+    /// True when segments of this layout are written only in large whole parts, such as the stripes
+    /// of parity. Guests' writes, nodes and checkpoint objects come in smaller ones, so they need
+    /// segments of class log.
+    pub fn is_written_whole(&self) -> bool {
+        matches!(self, Layout::Parity { .. })
+    }
 }
 
 /// Bytes of a unit, in which stored lengths and places inside a chunk are counted.

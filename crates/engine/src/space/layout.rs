@@ -84,6 +84,8 @@ impl Stripe<'_> {
 struct Row {
     kind: Kind,
     alloc_class: AllocClass,
+    /// True when only whole stripes are written.
+    written_whole: bool,
     /// First segment of the group.
     group: SegmentId,
     parts: SmallVec<[(MemberId, u32); 1]>,
@@ -135,16 +137,24 @@ impl SegmentLayout {
                 Class::Special => AllocClass::Special,
                 Class::Cache | Class::Spare => continue,
             };
-            let first = group.first;
-            self.rows.resize(first.0 as usize, Row { kind, alloc_class, group: first, parts: SmallVec::new(), front: 0 });
+            let (first, written_whole) = (group.first, group.layout.is_written_whole());
+            let gap = Row { kind, alloc_class, written_whole, group: first, parts: SmallVec::new(), front: 0 };
+            self.rows.resize(first.0 as usize, gap.clone());
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let slow = parts.iter().filter(|(member, _)| alloc_class == AllocClass::Nodes && data.contains(member)).count();
-                rows.push(Row { kind, alloc_class, group: first, front: parts.len() - slow, parts: SmallVec::from_slice(parts) });
+                rows.push(Row { front: parts.len() - slow, parts: SmallVec::from_slice(parts), ..gap.clone() });
             });
         }
         // segments of lost devices may still be referred to, so their ids get entries without parts
-        let gap = Row { kind: Kind::Mirror, alloc_class: AllocClass::Data, group: shape.next, parts: SmallVec::new(), front: 0 };
+        let gap = Row {
+            kind: Kind::Mirror,
+            alloc_class: AllocClass::Data,
+            written_whole: false,
+            group: shape.next,
+            parts: SmallVec::new(),
+            front: 0,
+        };
         self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
     }
 
@@ -208,6 +218,12 @@ impl SegmentLayout {
         let row = self.row(segment)?;
         let Kind::Parity(unit, parity) = row.kind else { return None };
         Some(Stripe { parts: &row.parts, extent_bytes: self.extent_bytes, unit, parity })
+    }
+
+    /// True when a segment is written only in large whole parts, see
+    /// [`Layout::is_written_whole`].
+    pub(crate) fn is_written_whole(&self, segment: SegmentId) -> bool {
+        self.row(segment).is_some_and(|row| row.written_whole)
     }
 
     /// Grain of writes to a segment, in pages: both start and length are multiples of it. With

@@ -30,8 +30,8 @@ pub(crate) struct AllocTargets {
     /// For guests' writes and records: the log class if there is one, from where the cleaner moves
     /// them to data.
     pub(crate) landing: AllocClass,
-    /// For nodes and objects, when there are no special devices or these are full. Not a class with
-    /// parity, whose stripes are written whole.
+    /// For nodes and objects, when there are no special devices or these are full. Not a class that
+    /// is written whole, see [`Space::needs_log`].
     pub(crate) meta: AllocClass,
     /// For small writes, if there are special devices.
     pub(crate) small: Option<AllocClass>,
@@ -110,18 +110,24 @@ impl Space {
     /// Derives the targets of new data from the segments that are not being removed.
     fn settle_targets(&mut self) {
         let stays = |id: &SegmentId| self.segments.get(*id).is_some_and(|s| s.state != SegmentState::Absent && !s.leaving);
-        let (mut log, mut parity, mut special, mut nodes) = (false, false, false, false);
+        let (mut log, mut special, mut nodes) = (false, false, false);
         for id in self.segments.ids().filter(stays) {
             log |= self.layout.alloc_class(id) == AllocClass::Log;
             special |= self.layout.alloc_class(id) == AllocClass::Special;
             nodes |= self.layout.alloc_class(id) == AllocClass::Nodes;
-            parity |= self.layout.alloc_class(id) == AllocClass::Data && self.layout.stripe(id).is_some();
         }
         let landing = if log { AllocClass::Log } else { AllocClass::Data };
         let small = special.then_some(AllocClass::Special);
         let nodes = if nodes { Some(AllocClass::Nodes) } else { small };
-        self.targets = AllocTargets { landing, meta: if parity { landing } else { AllocClass::Data }, small, nodes };
+        let meta = if self.needs_log(|id| stays(&id)) { landing } else { AllocClass::Data };
+        self.targets = AllocTargets { landing, meta, small, nodes };
         self.usable_units = self.usable_without(&BTreeSet::new());
+    }
+
+    /// Returns whether the segments for which `pick` is true need a log beside them: some of them
+    /// are written whole.
+    pub(crate) fn needs_log(&self, pick: impl Fn(SegmentId) -> bool) -> bool {
+        self.segments.ids().any(|id| self.layout.is_written_whole(id) && pick(id))
     }
 
     /// Units that guests could fill without the segments in `gone`.

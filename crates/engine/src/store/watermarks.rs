@@ -466,16 +466,14 @@ impl Store {
         self.core.space.segments.free_in(alloc_class)
     }
 
-    /// Returns whether too little of the log would be left without these segments. Stripes with
-    /// parity, which are written whole, need a log.
+    /// Returns whether too little of the log would be left without these segments, and others that
+    /// stay need it ([`Space::needs_log`](crate::space::Space::needs_log)).
     pub(super) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
         let space = &self.core.space;
         let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.alloc_class == AllocClass::Log);
         let taken = gone.iter().filter(on_log).count();
-        let stays =
-            |id: &SegmentId| !gone.contains(id) && space.segments.get(*id).is_some_and(|s| s.alloc_class == AllocClass::Data && !s.leaving);
-        let parity_stays = || space.segments.ids().filter(stays).any(|id| space.layout.stripe(id).is_some());
-        taken > 0 && space.segments.count_in(AllocClass::Log) < taken + LEAST_LOG as usize && parity_stays()
+        let stays = |id: SegmentId| !gone.contains(&id) && space.segments.get(id).is_some_and(|s| !s.leaving);
+        taken > 0 && space.segments.count_in(AllocClass::Log) < taken + LEAST_LOG as usize && space.needs_log(stays)
     }
 
     /// Reserves the next segment for nodes or objects.

@@ -114,6 +114,7 @@ fn compare(rows: &SegmentLayout, plain: &[Plain], random: &mut Random) {
         let copies: Vec<MemberId> = plain.extents.iter().filter(|_| is_mirror).map(|(device, _)| *device).collect();
         assert!(rows.copies(id).eq(copies), "{id}");
         assert_eq!(rows.quantum(id), plain.quantum.max(1), "{id}");
+        assert_eq!(rows.is_written_whole(id), !plain.columns.is_empty(), "{id}");
         for device in (0..DEVICES).map(MemberId) {
             assert_eq!(rows.has(id, device), plain.extents.iter().any(|(of, _)| *of == device), "{device:?} in {id}");
         }

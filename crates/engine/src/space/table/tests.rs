@@ -520,3 +520,31 @@ fn counts_are_those_of_the_slots() {
         assert_eq!(twin.space.chunks.len(), 0);
     }
 }
+
+/// Segments of class data over three members, and a log beside them.
+fn space_with_log(data: Layout) -> Space {
+    let mut shape =
+        Shape { generation: 1, extent_bytes: 1 << 20, chunk_units: 128, next: SegmentId(0), members: Vec::new(), groups: Vec::new() };
+    let column = |member, extents| Column { member: MemberId(member), first: 0, extents };
+    shape.add(Class::Data, data, (0..3).map(|member| column(member, 8)).collect());
+    shape.add(Class::Log, Layout::Linear, vec![column(3, 4)]);
+    Space::new(SegmentLayout::new(&shape))
+}
+
+/// Nodes and checkpoint objects go to the log for as long as segments stay that are written whole.
+#[test]
+fn nodes_are_never_in_segments_that_are_written_whole() {
+    let targets = |space: &Space| (space.targets.landing, space.targets.meta);
+    let space = space_with_log(Layout::Mirror { copies: 3 });
+    assert_eq!(targets(&space), (AllocClass::Log, AllocClass::Data));
+    assert!(!space.needs_log(|_| true));
+    let mut space = space_with_log(Layout::Parity { width: 3, parity: 1, unit: 65536 });
+    let data: BTreeSet<SegmentId> = space.segments.ids().filter(|id| space.layout.alloc_class(*id) == AllocClass::Data).collect();
+    assert_eq!(data.len(), 8);
+    assert_eq!(targets(&space), (AllocClass::Log, AllocClass::Log));
+    assert!(space.needs_log(|id| id == SegmentId(7)) && !space.needs_log(|id| !data.contains(&id)));
+    space.leave_segments(&data);
+    assert_eq!(targets(&space), (AllocClass::Log, AllocClass::Data));
+    space.stay(&data);
+    assert_eq!(targets(&space), (AllocClass::Log, AllocClass::Log));
+}

@@ -467,9 +467,8 @@ fn layout_over(layout: Layout, columns: usize) -> Option<Layout> {
 
 /// Returns whether every kind of data has a class to go to.
 fn has_targets(shape: &Shape) -> bool {
-    let has = |pick: &dyn Fn(&Group) -> bool| shape.groups.iter().any(pick);
-    let parity = |group: &Group| group.class == Class::Data && matches!(group.layout, Layout::Parity { .. });
-    has(&|group| group.class == Class::Data) && (!has(&parity) || has(&|group| group.class == Class::Log))
+    let needs_log = shape.groups.iter().any(|group| group.layout.is_written_whole());
+    shape.has(Class::Data) && (!needs_log || shape.has(Class::Log))
 }
 
 /// Groups segments into runs that follow each other on the same members, extent by extent.

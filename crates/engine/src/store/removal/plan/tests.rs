@@ -75,6 +75,22 @@ fn the_log_of_a_pool_with_parity_shares_its_devices() {
     assert!(!joined(&shape(&[96; 3], &[data, log])).is_empty());
 }
 
+/// The last devices of a log stay where others need it: stripes with parity are written whole.
+#[test]
+fn the_last_log_does_not_leave_parity() {
+    let gone = |data: Layout, devices: u16, member: u16| {
+        let columns: Vec<(u16, u32, u32)> = (0..3).map(|at| (at, 0, 64)).collect();
+        let logs: Vec<(u16, u32, u32)> = (3..3 + devices).map(|at| (at, 0, 64)).collect();
+        let shape = shape(&vec![64; 3 + usize::from(devices)], &[(Class::Data, data, &columns), (Class::Log, MIRROR, &logs)]);
+        Removal::plan(&shape, MemberId(member)).map(|removal| removal.members.into_iter().map(|at| at.0).collect::<Vec<_>>())
+    };
+    let parity = Layout::Parity { width: 3, parity: 1, unit: 65536 };
+    // a mirror of two leaves as a whole
+    assert_eq!(gone(parity, 2, 3), None);
+    assert_eq!(gone(parity, 3, 3), Some(vec![3]));
+    assert_eq!(gone(Layout::Linear, 2, 3), Some(vec![3, 4]));
+}
+
 /// Columns are longer than their segments where one device is shorter than the others: the extents
 /// between segments are used, too.
 #[test]
