@@ -21,6 +21,7 @@ mod node;
 mod object_head;
 mod object_name;
 mod record;
+mod segment_name;
 mod shape;
 #[cfg(feature = "testing")]
 pub mod testing;
@@ -54,4 +55,5 @@ pub use record::{
     BaseRecord, Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record, SNAPSHOTS_PER_PAGE,
     ScrubRecord, SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
 };
+pub use segment_name::{Doomed, DoomedName, NAMES_PER_PAGE, NameRecord, SegmentName};
 pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape};

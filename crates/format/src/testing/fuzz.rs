@@ -2,8 +2,8 @@
 
 use super::sample::batch;
 use crate::{
-    Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, Claim, DeadDirectory, DeadGroup, DeadRecord, Encoder, FormatError,
-    Label, NODE_BYTES, Node, ObjectHead, ObjectRef, Root, SnapshotRecord, crc32c,
+    Addr, BatchHeader, CacheHead, CacheSegment, Checkpoint, ChunkRecord, Claim, DeadDirectory, DeadGroup, DeadRecord, DoomedName, Encoder,
+    FormatError, Label, NODE_BYTES, NameRecord, Node, ObjectHead, ObjectRef, Root, SnapshotRecord, crc32c,
 };
 
 /// A structure with a parser.
@@ -41,11 +41,15 @@ pub enum Kind {
     ObjectHead,
     /// [`KeyPage`](crate::KeyPage).
     KeyPage,
+    /// A page of [`NameRecord`]s.
+    NamePage,
+    /// [`DoomedName`]s.
+    DoomedList,
 }
 
 impl Kind {
     /// All kinds, in the order of the first byte of a fuzz input.
-    pub const ALL: [Kind; 16] = [
+    pub const ALL: [Kind; 18] = [
         Kind::Label,
         Kind::Root,
         Kind::Batch,
@@ -62,6 +66,8 @@ impl Kind {
         Kind::DeadPiece,
         Kind::ObjectHead,
         Kind::KeyPage,
+        Kind::NamePage,
+        Kind::DoomedList,
     ];
 
     /// True for structures that include their checksum; for the others, the referring structure has
@@ -115,6 +121,8 @@ fn encoded_again(kind: Kind, bytes: &[u8]) -> Result<Vec<u8>, FormatError> {
             DeadGroup::all(bytes)?;
             return DeadRecord::decode_piece(bytes).map(|records| DeadRecord::encode_piece(&records));
         }
+        Kind::NamePage => return NameRecord::decode_page(bytes).map(|page| NameRecord::encode_page(&page)),
+        Kind::DoomedList => return DoomedName::decode_list(bytes).map(|list| DoomedName::encode_list(&list)),
         Kind::SnapshotPage => return SnapshotRecord::decode_page(bytes).map(|page| SnapshotRecord::encode_page(page.iter())),
         Kind::ObjectIndex => ObjectRef::decode_index(bytes)?.iter().for_each(|part| part.encode(&mut e)),
     }

@@ -5,10 +5,11 @@ use millpond_block::MemberId;
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BaseRecord, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim,
-    Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, Filling, Group, HEADER_PAGE, HoldRecord,
-    Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member, MemberState, Move,
-    NO_SEGMENT, NODE_BYTES, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord,
-    SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Doomed, DoomedName, Encoder, Epoch, Filling, Group,
+    HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member,
+    MemberState, Move, NO_SEGMENT, NODE_BYTES, NameRecord, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId,
+    Record, Root, STREAMS, ScrubRecord, SegmentId, SegmentName, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term,
+    TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 use crate::{Mark, StoredBlock};
 
@@ -524,6 +525,24 @@ fn object_head() -> Vec<u8> {
     ObjectHead { pool: POOL, term: Term(3), holder, name, length: 16 << 20, payload_checksum: 77 }.encode().to_vec()
 }
 
+fn segment_name(term: u32, count: u64) -> SegmentName {
+    SegmentName { term: Term(term), import: 0, count }
+}
+
+fn name_page() -> Vec<u8> {
+    let record = |segment, count, pages| NameRecord { segment: SegmentId(segment), name: segment_name(3, count), pages };
+    NameRecord::encode_page(&[record(384, 0xbc9a_7856_3412, 4096), record(385, 7, 2), record(511, 8, 300)])
+}
+
+fn doomed_list() -> Vec<u8> {
+    let doomed = |term, count, object| DoomedName { name: segment_name(term, count), object, generation: 129 };
+    DoomedName::encode_list(&[
+        doomed(2, 9, Doomed::There { pages: 4096 }),
+        doomed(3, 10, Doomed::InDoubt { deleted: false }),
+        doomed(3, 11, Doomed::InDoubt { deleted: true }),
+    ])
+}
+
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
     let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote, locks, bases], [head, segment]) =
@@ -568,5 +587,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("checkpoint-bases", Kind::Checkpoint, Checkpoint { bases: vec![base()], ..checkpoint() }.encode()),
         ("chunk-page-forwards", Kind::ChunkPage, forwarded_page()),
         ("batch-forwards", Kind::Batch, forwards()),
+        ("name-page", Kind::NamePage, name_page()),
+        ("doomed-list", Kind::DoomedList, doomed_list()),
     ]
 }

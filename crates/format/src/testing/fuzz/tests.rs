@@ -73,7 +73,14 @@ fn every_length_is_refused_or_whole() {
                 assert!(
                     matches!(
                         kind,
-                        Kind::ChunkPage | Kind::Deadlist | Kind::DeadDirectory | Kind::DeadPiece | Kind::ObjectIndex | Kind::SnapshotPage
+                        Kind::ChunkPage
+                            | Kind::Deadlist
+                            | Kind::DeadDirectory
+                            | Kind::DeadPiece
+                            | Kind::ObjectIndex
+                            | Kind::SnapshotPage
+                            | Kind::NamePage
+                            | Kind::DoomedList
                     ),
                     "{name} cut to {length}"
                 );
