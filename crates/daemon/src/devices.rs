@@ -27,7 +27,6 @@ use super::replace::settled;
 use super::service::Daemon;
 use super::shard::{HostDeviceInfo, SILENCE, ShardError, ShardHandle, ShardStatus};
 use super::state::{PoolRecord, RemovalEnded};
-use super::view::layout_words;
 use super::{device_names, labels};
 
 /// Time between two looks at jobs that replace or remove devices.
@@ -459,7 +458,7 @@ impl Drop for Followed<'_> {
 /// Returns the number of devices that every data group can lose.
 fn redundancy(status: &ShardStatus) -> u16 {
     let data = status.pool.devices.iter().filter(|device| device.class == Class::Data);
-    data.map(|device| layout_words(device.layout).0.spare()).min().unwrap_or(0)
+    data.map(|device| device.layout.spare()).min().unwrap_or(0)
 }
 
 /// Returns pairs of paths: a device that was remembered as another member, and the device whose

@@ -70,8 +70,9 @@ mod tests {
 
     #[test]
     fn features_have_names_and_unknown_ones_numbers() {
-        let on = FeatureSet { compat: 1 << 4, ro_compat: 0, incompat: 14 };
-        assert_eq!(names(on), ["spare", "bases", "forwards", "compat:0x10"]);
+        let on = FeatureSet { compat: 1 << 4, ro_compat: 0, incompat: 30 };
+        assert_eq!(names(on), ["spare", "bases", "forwards", "bucket", "compat:0x10"]);
         assert!(lacking(on).is_empty(), "automatic features are not turned on by an upgrade");
+        assert_eq!(names(FeatureSet::of(lacking(FeatureSet::default()))), ["bases", "forwards"]);
     }
 }

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use jiff::Timestamp;
 use millpond_api::{
-    Device, DeviceCap, DeviceClass, DeviceHealth, DeviceIo, DeviceLayout, DeviceState, LayoutSpec, LostData, Pool, PoolHealth, PoolIo,
-    PoolSpace, Scrub, ScrubState,
+    Device, DeviceCap, DeviceClass, DeviceHealth, DeviceIo, DeviceLayout, DeviceState, LayoutSpec, LostData, OtherLayout, Pool, PoolHealth,
+    PoolIo, PoolLayout, PoolSpace, Scrub, ScrubState,
 };
 use millpond_block::DeviceSlot;
 use millpond_engine::{Class, DeviceInfo, Layout, MemberState, PoolState, ScrubInfo, SpaceInfo};
@@ -19,14 +19,29 @@ use super::upgrade;
 use crate::hint;
 use millpond_api::instant;
 
-pub(super) fn layout_words(layout: Layout) -> (LayoutSpec, DeviceLayout) {
-    match layout {
-        Layout::Linear => (LayoutSpec::Linear, DeviceLayout::Linear),
-        Layout::Stripe { width, unit } => (LayoutSpec::Stripe { width, unit }, DeviceLayout::Stripe),
-        Layout::Mirror { copies } => (LayoutSpec::Mirror { copies }, DeviceLayout::Mirror),
-        Layout::Parity { width, parity, unit } => {
-            (LayoutSpec::Parity { width, parity, unit }, if parity == 1 { DeviceLayout::Parity1 } else { DeviceLayout::Parity2 })
+/// Returns the layout of a pool. Requests cannot give that of a bucket yet.
+fn pool_layout(layout: Layout) -> PoolLayout {
+    PoolLayout::Known(match layout {
+        Layout::Linear => LayoutSpec::Linear,
+        Layout::Stripe { width, unit } => LayoutSpec::Stripe { width, unit },
+        Layout::Mirror { copies } => LayoutSpec::Mirror { copies },
+        Layout::Parity { width, parity, unit } => LayoutSpec::Parity { width, parity, unit },
+        Layout::Bucket { segments } => {
+            let fields = [("segments".to_owned(), segments.into())].into_iter().collect();
+            return PoolLayout::Other(OtherLayout { kind: "bucket".to_owned(), fields });
         }
+    })
+}
+
+/// Returns the word for the layout of a device, which is in no bucket.
+fn device_layout(layout: Layout) -> DeviceLayout {
+    match layout {
+        Layout::Linear => DeviceLayout::Linear,
+        Layout::Stripe { .. } => DeviceLayout::Stripe,
+        Layout::Mirror { .. } => DeviceLayout::Mirror,
+        Layout::Parity { parity: 1, .. } => DeviceLayout::Parity1,
+        Layout::Parity { .. } => DeviceLayout::Parity2,
+        Layout::Bucket { .. } => DeviceLayout::Unknown,
     }
 }
 
@@ -60,7 +75,6 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         Some(why) => Some(stopped(record, status, &why)),
         None => refusal(record, status).or_else(|| cause(record, status, &health)),
     };
-    let (layout, _) = layout_words(status.pool.layout);
     Pool {
         name: record.name.clone(),
         id: record.id.clone(),
@@ -70,7 +84,7 @@ pub(super) fn view(record: &PoolRecord, since: Timestamp, status: &ShardStatus) 
         readonly: status.pool.read_only,
         format: Some(Label::VERSION),
         features: upgrade::names(status.pool.named_features),
-        layout: Some(layout.into()),
+        layout: Some(pool_layout(status.pool.layout)),
         size: status.pool.size,
         allocated: status.pool.allocated,
         free: status.pool.free,
@@ -307,7 +321,7 @@ fn device_view(
         serial: host.map_or_else(before, |host| host.serial.clone()),
         was: named.and_then(|named| named.was.as_ref()).map(|was| was.display().to_string()),
         class: class_word(member.class),
-        layout: layout_words(member.layout).1,
+        layout: device_layout(member.layout),
         state,
         size: member.size,
         allocated: member.allocated,

@@ -53,7 +53,8 @@ pub struct GroupSpec {
     pub class: Class,
     /// Layout of its segments.
     pub layout: Layout,
-    /// Number of devices, taken after those of the groups before it; `None`: all that are left.
+    /// Number of devices, taken after those of the groups before it; `None`: all that are left. A
+    /// bucket takes none.
     pub devices: Option<usize>,
 }
 

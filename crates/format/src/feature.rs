@@ -80,6 +80,18 @@ pub const FORWARDS: Feature = Feature {
     closes: "Versions without it cannot import the pool any more.",
 };
 
+/// Segments may be objects of a bucket, see [`Layout::Bucket`](crate::Layout::Bucket). It has a name
+/// in the label although it follows from the shape, because no version before it knows the bit.
+pub const BUCKET: Feature = Feature {
+    name: "bucket",
+    kind: FeatureKind::Incompat,
+    bit: 4,
+    since: "0.2.0",
+    automatic: true,
+    meaning: "The pool has its data in a bucket.",
+    closes: "Versions without it cannot import the pool.",
+};
+
 /// All features that this version knows. `docs/format.md` has the same table (a test compares
 /// them). A bit that was released never gets another meaning.
 pub const FEATURES: &[Feature] = &[
@@ -103,6 +115,7 @@ pub const FEATURES: &[Feature] = &[
     },
     BASES,
     FORWARDS,
+    BUCKET,
 ];
 
 /// Blocks may be encrypted, see [`Mark`](crate::Mark). Not one of [`FEATURES`]: no pool gets it, and one

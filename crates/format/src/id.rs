@@ -125,23 +125,33 @@ pub enum Layout {
         /// Bytes on one device before the next device follows (a multiple of 4096).
         unit: u32,
     },
+    /// Each segment is one object of a bucket, and on no device of the pool.
+    Bucket {
+        /// Number of segments.
+        segments: u32,
+    },
 }
 
 impl Layout {
     /// Number of devices per segment that may be lost without loss of data.
     pub fn spare(&self) -> u16 {
         match self {
-            Layout::Linear | Layout::Stripe { .. } => 0,
+            Layout::Linear | Layout::Stripe { .. } | Layout::Bucket { .. } => 0,
             Layout::Mirror { copies } => copies.saturating_sub(1),
             Layout::Parity { parity, .. } => u16::from(*parity),
         }
     }
 
-    /// True when segments of this layout are written only in large whole parts, such as the stripes
-    /// of parity. Guests' writes, nodes and checkpoint objects come in smaller ones, so they need
-    /// segments of class log.
+    /// True when segments of this layout are written only in large whole parts: stripes with parity,
+    /// or objects of a bucket. Guests' writes, nodes and checkpoint objects come in smaller ones, so
+    /// they need segments of class log.
     pub fn is_written_whole(&self) -> bool {
-        matches!(self, Layout::Parity { .. })
+        matches!(self, Layout::Parity { .. } | Layout::Bucket { .. })
+    }
+
+    /// True when segments of this layout are objects of a bucket, and on no device.
+    pub fn is_bucket(&self) -> bool {
+        matches!(self, Layout::Bucket { .. })
     }
 }
 

@@ -11,8 +11,8 @@ use millpond_block::MemberId;
 
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::{
-    Class, DeviceId, DeviceNote, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId, Shape,
-    Unknown, crc32c,
+    BUCKET, Class, DeviceId, DeviceNote, FEATURES, Feature, FeatureKind, FeatureNames, FeatureSet, Lsn, MemberState, PoolId, SegmentId,
+    Shape, Unknown, crc32c,
 };
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ const SPARE_FLAG: u32 = 2;
 /// Unknown bits in `incompat` refuse the import, and those in `ro_compat` an import that may write.
 /// Unknown bits in `compat` are kept. The features are listed in [`FEATURES`]. Bits 0 and 1 of
 /// `incompat` follow from the shape and need no names: the pool has devices of class cache, of
-/// class spare; these have no roots. Fields up to the pool's name have the same places in every
+/// class spare; these have no roots. Bit 4 is set when the shape has a bucket. Fields up to the pool's name have the same places in every
 /// version from 3 on, and so have names and checksum, so that a program can name a pool that it
 /// does not know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub struct Label {
     pub device: DeviceId,
     /// Place of this device in the table of members.
     pub member: MemberId,
-    /// Features that are on, without those that follow from the shape.
+    /// Features that are on, without `cache` and `spare`, which follow from the shape.
     pub features: FeatureSet,
     /// Names of the features that other programs may have to know.
     pub feature_names: FeatureNames,
@@ -145,7 +145,7 @@ impl FormatError {
 }
 
 impl Shape {
-    /// Returns the features that follow from the shape.
+    /// Returns the features that follow from the shape and have no names in labels.
     pub fn features(&self) -> FeatureSet {
         FeatureSet { incompat: features(self), ..FeatureSet::default() }
     }
@@ -252,7 +252,7 @@ impl Label {
         if shape.member(member).is_none() {
             return Err(FormatError::Field("member"));
         }
-        if features(&shape) != automatic {
+        if features(&shape) != automatic || shape.has_bucket() != set.has(&BUCKET) {
             return Err(FormatError::Field("flags"));
         }
         let notes = DeviceNote::decode_all(&mut d)?;

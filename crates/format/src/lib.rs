@@ -36,7 +36,7 @@ pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
 pub use deadlist::{DEAD_GROUP, DeadDirectory, DeadGroup, MAX_DEAD_RECORD, PieceRef};
-pub use feature::{BASES, ENCRYPTION, FEATURES, FORWARDS, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
+pub use feature::{BASES, BUCKET, ENCRYPTION, FEATURES, FORWARDS, Feature, FeatureKind, FeatureNames, FeatureSet, Unknown};
 pub use id::{
     Addr, BLOCK, BLOCK_UNITS, BlockNo, ChunkId, Class, Coding, DeviceId, Epoch, KeyId, Layout, LineageId, Lsn, PoolId, SegmentId,
     SnapshotId, UNIT, VolumeId,
@@ -56,4 +56,6 @@ pub use record::{
     ScrubRecord, SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
 };
 pub use segment_name::{Doomed, DoomedName, NAMES_PER_PAGE, NameRecord, SegmentName};
-pub use shape::{Column, Group, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape};
+pub use shape::{
+    Column, Group, MAX_BUCKET_SEGMENTS, MAX_COPIES, MAX_DEVICES, MAX_GROUPS, MAX_PARITY_WIDTH, MAX_SHAPE_BYTES, Member, MemberState, Shape,
+};

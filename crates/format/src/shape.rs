@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use millpond_block::MemberId;
 
 use crate::codec::{Decoder, Encoder, FormatError};
-use crate::{Class, DeviceId, Layout, SegmentId};
+use crate::{Class, DeviceId, Layout, MAX_OBJECT_BYTES, SegmentId};
 
 #[cfg(test)]
 mod tests;
@@ -21,6 +21,8 @@ pub const MAX_GROUPS: usize = 32;
 pub const MAX_SHAPE_BYTES: usize = 3900;
 /// Maximum extents of a group: one petabyte at the largest extent size.
 const MAX_EXTENTS: u64 = 1 << 24;
+/// Maximum segments of a group in a bucket: 256 TiB at the largest object.
+pub const MAX_BUCKET_SEGMENTS: u32 = MAX_EXTENTS as u32;
 /// Maximum segments, gaps included: a table in memory has an entry for each.
 const MAX_SEGMENTS: u32 = 1 << 25;
 /// Maximum copies of a mirror.
@@ -82,7 +84,7 @@ pub struct Group {
     pub layout: Layout,
     /// First segment; the others follow it.
     pub first: SegmentId,
-    /// The extents of each of its members.
+    /// The extents of each of its members; none in a bucket, which is no member.
     pub columns: Vec<Column>,
 }
 
@@ -100,7 +102,9 @@ pub struct Group {
 ///
 /// State: bits 0 to 6 the state, bit 7: the member is being removed. Down since: generation that
 /// last called the member down, or 0. Class: 0 data, 1 special, 2 log, 3 cache, 4 spare. Layout:
-/// 0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two.
+/// 0 linear, 1 stripe, 2 mirror, 3 and 4 parity of one and two, 5 bucket. A group in a bucket has
+/// class data, no columns, and the number of its segments as its unit; a pool with such groups has
+/// no others of class data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// One more for every change.
@@ -152,6 +156,7 @@ impl Shape {
                 Layout::Stripe { width, unit } => (1, width, unit),
                 Layout::Mirror { copies } => (2, copies, 0),
                 Layout::Parity { width, parity, unit } => (2 + parity, width, unit),
+                Layout::Bucket { segments } => (5, 0, segments),
             };
             e.u8(kind);
             e.u16(width);
@@ -182,13 +187,13 @@ impl Shape {
 
     /// Checks bounds. Extent sizes are powers of two, so that offsets are shifts; chunks fit into a
     /// slot number and into an extent; no extent is in two segments, or beyond the end of its
-    /// device.
+    /// device. A pool has its data in a bucket or on devices, not both.
     ///
     /// # Errors
     /// Names the field that is out of range.
     pub fn check(&self) -> Result<(), FormatError> {
         // the checks that enumerate segments run only after the layouts were checked
-        let sound: [(&dyn Fn() -> bool, &str); 10] = [
+        let sound: [(&dyn Fn() -> bool, &str); 11] = [
             (&|| (1..=MAX_DEVICES).contains(&self.members.len()), "devices"),
             (&|| (1..=MAX_GROUPS).contains(&self.groups.len()), "groups"),
             (&|| self.members.iter().all(|m| m.extents > 0), "extents"),
@@ -196,6 +201,7 @@ impl Shape {
             (&|| self.chunk_units.is_multiple_of(8) && (16..=8192).contains(&self.chunk_units), "chunk units"),
             (&|| u64::from(self.chunk_units) * 512 <= self.extent_bytes, "chunk units"),
             (&|| self.groups.iter().all(|group| self.layout_fits(group)), "layout"),
+            (&|| !self.has_bucket() || self.groups.iter().all(|g| g.class != Class::Data || g.layout.is_bucket()), "class"),
             (&|| self.columns_are_apart(), "columns"),
             (&|| self.auxiliaries_are_apart(), "class"),
             (&|| self.segments_are_apart(), "segments"),
@@ -207,6 +213,10 @@ impl Shape {
         match group.layout {
             Layout::Linear => true,
             _ if group.class.is_auxiliary() => false,
+            Layout::Bucket { segments } => {
+                let is_one = group.class == Class::Data && group.columns.is_empty();
+                is_one && (1..=MAX_BUCKET_SEGMENTS).contains(&segments) && self.extent_bytes <= MAX_OBJECT_BYTES
+            }
             Layout::Stripe { width, unit } => {
                 width > 0 && unit > 0 && u64::from(unit) % 4096 == 0 && self.extent_bytes.is_multiple_of(u64::from(unit))
             }
@@ -242,11 +252,14 @@ impl Shape {
     }
 
     /// Checks that groups have disjoint segments in order. A group has at most as many segments as
-    /// extents.
+    /// extents, or the number that a bucket gives.
     fn segments_are_apart(&self) -> bool {
         let mut next = 0;
         let apart = self.groups.iter().all(|group| {
-            let extents: u64 = group.columns.iter().map(|c| u64::from(c.extents)).sum();
+            let extents = match group.layout {
+                Layout::Bucket { segments } => u64::from(segments),
+                _ => group.columns.iter().map(|c| u64::from(c.extents)).sum(),
+            };
             let first = u64::from(group.first.0);
             let apart = (1..=MAX_EXTENTS).contains(&extents) && first >= next && first + extents < u64::from(u32::MAX);
             next = first + if apart { group.rows() } else { 0 };
@@ -379,10 +392,22 @@ impl Shape {
         self.groups.iter().any(|group| group.class == class)
     }
 
+    /// True when the pool has its data in a bucket.
+    pub fn has_bucket(&self) -> bool {
+        self.groups.iter().any(|group| group.layout.is_bucket())
+    }
+
+    /// Returns the class of the devices that hold all data which is on devices: data, or the log
+    /// beside a bucket.
+    pub fn local_class(&self) -> Class {
+        if self.has_bucket() { Class::Log } else { Class::Data }
+    }
+
     /// Removes an auxiliary member. Its place in the table is not used again.
     pub fn drop_auxiliary(&mut self, member: MemberId) {
         self.groups.iter_mut().filter(|group| group.class.is_auxiliary()).for_each(|g| g.columns.retain(|column| column.member != member));
-        self.groups.retain(|group| !group.columns.is_empty());
+        // a group in a bucket has no columns either
+        self.groups.retain(|group| !group.class.is_auxiliary() || !group.columns.is_empty());
         if let Some(known) = self.member_mut(member) {
             known.state = MemberState::Gone;
         }
@@ -399,6 +424,9 @@ impl Shape {
 impl Group {
     /// Number of its segments, as [`for_each_row`](Group::for_each_row) enumerates them.
     pub fn rows(&self) -> u64 {
+        if let Layout::Bucket { segments } = self.layout {
+            return u64::from(segments);
+        }
         let mut rows = 0;
         self.for_each_row(|_| rows += 1);
         rows
@@ -413,6 +441,7 @@ impl Group {
     ///   gets narrower; a mirror and parity end when too few columns are left.
     /// - parity: the last columns hold it. The columns of a segment are rotated left by the
     ///   segment's id, so that parity is spread over all devices.
+    /// - `bucket`: segments without columns.
     ///
     /// Caches and spares have no segments.
     pub fn for_each_row(&self, mut row: impl FnMut(&[(MemberId, u32)])) {
@@ -426,6 +455,7 @@ impl Group {
                 }
                 return;
             }
+            Layout::Bucket { segments } => return (0..segments).for_each(|_| row(&[])),
             Layout::Stripe { width, .. } => (usize::from(width), 1),
             Layout::Mirror { copies: all } | Layout::Parity { width: all, .. } => (usize::from(all), usize::from(all)),
         };
@@ -493,6 +523,7 @@ fn group(d: &mut Decoder<'_>) -> Result<Group, FormatError> {
         1 => Layout::Stripe { width, unit },
         2 => Layout::Mirror { copies: width },
         3 | 4 => Layout::Parity { width, parity: kind - 2, unit },
+        5 if width == 0 => Layout::Bucket { segments: unit },
         _ => return Err(FormatError::Field("layout")),
     };
     let first = SegmentId(d.u32()?);

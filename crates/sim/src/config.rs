@@ -3,6 +3,7 @@
 mod bases;
 mod buffered;
 mod cached;
+mod capacity;
 mod clones;
 mod full;
 mod layout;
@@ -84,6 +85,8 @@ pub struct Options {
     pub bases: bool,
     /// Gathers blocks in every world, also those that snapshots share.
     pub forwards: bool,
+    /// Has the data class of every pool in a bucket, which stays empty: all data is in a log.
+    pub capacity: bool,
     /// The caller's clock, in nanoseconds of its thread, to time turns. It does not influence the
     /// world.
     pub clock: Option<fn() -> u64>,
@@ -200,6 +203,8 @@ pub struct Config {
     pub cached: Option<Cached>,
     /// Bases and their store, in worlds with bases.
     pub bases: Option<Bases>,
+    /// Segments in a bucket, or 0 in a pool without.
+    pub bucket_segments: u32,
     /// The pool is created with all features, or they are turned on at the start.
     pub features_on: bool,
     pub turns_features_on: bool,
@@ -282,6 +287,7 @@ impl Config {
             mirrored: None,
             cached: None,
             bases: None,
+            bucket_segments: 0,
             features_on: false,
             turns_features_on: false,
             usable: 0,
@@ -314,7 +320,8 @@ impl Config {
 
     /// Returns whether this seed gives a world with parity.
     pub fn is_coded(seed: u64, options: &Options) -> bool {
-        (seed % 16 == 6 && options.fault.is_none() && !options.append_only && !options.mirrors) || options.parity
+        let usual = options.fault.is_none() && !options.append_only && !options.mirrors && !options.capacity;
+        (seed % 16 == 6 && usual) || options.parity
     }
 
     /// Applies the kind of world that seed and options ask for. Returns true if its devices fail
@@ -322,6 +329,9 @@ impl Config {
     pub fn transform(&mut self, seed: u64, options: &Options) -> bool {
         let mut rng = Rng::new(hash(!seed));
         self.code_beside(seed, options);
+        if options.capacity {
+            self.put_into_bucket(seed);
+        }
         if Config::gathers(seed, options) {
             self.tuning.gather = Gather { after_reads: 4 << (seed / 4 % 3), from_bytes: 8 * KIB };
         }

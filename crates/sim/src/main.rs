@@ -115,6 +115,9 @@ struct Args {
     /// Blocks are gathered, also those that snapshots share, in every world
     #[arg(long, conflicts_with_all = ["restarts", "gate", "bases"])]
     forwards: bool,
+    /// The data class in a bucket, which stays empty, and all data in a log, in every world
+    #[arg(long, conflicts_with_all = ["parity", "long_tables"])]
+    capacity: bool,
     /// Devices behind a page cache, whose flushes fail, in every world
     #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases"])]
     buffered: bool,
@@ -249,6 +252,7 @@ impl Args {
             clones: self.clones,
             bases: self.bases,
             forwards: self.forwards,
+            capacity: self.capacity,
             clock: self.turn_limit.map(|_| thread_time as fn() -> u64),
             ..Options::default()
         }
@@ -281,6 +285,7 @@ impl Args {
             ("--clones", self.clones),
             ("--bases", self.bases),
             ("--forwards", self.forwards),
+            ("--capacity", self.capacity),
             ("--laps", self.laps),
             ("--bytes", self.bytes),
             ("--no-faults", self.no_faults),

@@ -127,6 +127,17 @@ fn worlds_of_bases() {
     clean(0..2, Mode::PowerCut, &bases);
 }
 
+/// Pools with an empty bucket, which act as those whose devices are for data.
+#[test]
+fn worlds_beside_an_empty_bucket() {
+    let capacity = Options { capacity: true, ..Options::default() };
+    clean(0..24, Mode::World, &capacity);
+    clean(0..8, Mode::World, &Options { mirrors: true, ..capacity.clone() });
+    clean(0..4, Mode::World, &Options { removals: true, ..capacity.clone() });
+    clean(0..4, Mode::World, &Options { rescue: true, ..capacity.clone() });
+    clean(0..1, Mode::PowerCut, &capacity);
+}
+
 /// Devices behind a page cache, which still shows pages that a failed flush dropped.
 #[test]
 fn worlds_of_buffered_devices() {

@@ -1,7 +1,7 @@
 //! Reasons why a command is refused or fails.
 
 use millpond_block::{DiskError, MemberId};
-use millpond_format::{MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH};
+use millpond_format::{MAX_BUCKET_SEGMENTS, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH};
 
 use super::fault::Fault;
 
@@ -185,6 +185,21 @@ pub enum Invalid {
     /// An extent size that is not possible.
     #[error("extents of {0} bytes are not possible; use a power of two from 64k to 64M")]
     ExtentBytes(u64),
+    /// An extent size that no object has.
+    #[error("extents of {0} bytes are not possible with a bucket; use a power of two from 64k to 16M")]
+    BucketExtentBytes(u64),
+    /// A bucket for something else than data.
+    #[error("a bucket is for data")]
+    BucketClass,
+    /// A number of segments that no bucket has.
+    #[error("a bucket of {0} segments is not possible; use 1 to {MAX_BUCKET_SEGMENTS}")]
+    BucketSegments(u32),
+    /// A bucket without devices for a log.
+    #[error("a bucket takes no small writes; name devices for the log, too")]
+    BucketWithoutLog,
+    /// Data on devices of a pool with a bucket.
+    #[error("a pool has its data in a bucket or on devices, not in both; use the devices for the log")]
+    DataBesideBucket,
     /// Too few segments for the cleaner to have a choice.
     #[error("the devices for data hold {segments} segments of {} KiB on each; {least} are needed: use larger devices", .extent_bytes >> 10)]
     FewSegments {

@@ -47,10 +47,11 @@ pub(crate) struct CheckpointScan {
 }
 
 impl CheckpointScan {
-    /// Creates a scan of all segments of a pool.
+    /// Creates a scan of all segments of a pool on devices: no checkpoint is in a bucket.
     pub(super) fn new(pool: PoolId, layout: &SegmentLayout) -> CheckpointScan {
         let first = |segment| ScanRead { segment, page: 0, pages: 1, copy: 0 };
-        let left = (0..layout.count()).map(SegmentId).filter(|id| layout.pages(*id) > 0).map(first).collect();
+        let has_pages = |id: &SegmentId| layout.pages(*id) > 0 && !layout.is_in_bucket(*id);
+        let left = (0..layout.count()).map(SegmentId).filter(has_pages).map(first).collect();
         CheckpointScan { pool, left, objects: BTreeSet::new(), roots: BTreeMap::new() }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId};
-use millpond_format::{Class, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, SegmentId, Shape, second_area};
+use millpond_format::{BUCKET, Class, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, MAX_OBJECT_BYTES, SegmentId, Shape, second_area};
 
 use crate::core::Core;
 use crate::io::{Health, IoTable};
@@ -17,7 +17,7 @@ use crate::{CommandError, Invalid, Planted, PoolSpec, Time, Tuning};
 
 /// Segments that a pool should have at least, so that the cleaner has a choice.
 const WANTED_SEGMENTS: u64 = 1024;
-/// Fewest data segments of a pool.
+/// Fewest data segments of a pool; of the log beside a bucket.
 const LEAST_SEGMENTS: usize = 64;
 
 /// Smallest and largest extent in bytes; the default depends on the size of the pool.
@@ -35,7 +35,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let members = devices.len();
     let groups = take_groups(&spec.groups, members)?;
     let segment_parts = groups.iter().filter(|(group, _)| group.class == Class::Data).map(|(group, range)| match group.layout {
-        Layout::Linear => 1,
+        Layout::Linear | Layout::Bucket { .. } => 1,
         Layout::Stripe { width, .. } => u64::from(width).clamp(1, range.len() as u64),
         Layout::Mirror { copies } => u64::from(copies),
         Layout::Parity { width, .. } => u64::from(width).min(range.len() as u64),
@@ -46,7 +46,10 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     if let Some(bytes) = spec.extent_bytes.filter(|bytes| !bytes.is_power_of_two() || !(EXTENTS.0..=EXTENTS.1).contains(bytes)) {
         return invalid(Invalid::ExtentBytes(bytes));
     }
-    let extent_bytes = spec.extent_bytes.unwrap_or(1 << fitting.ilog2()).clamp(EXTENTS.0, EXTENTS.1);
+    let has_bucket = groups.iter().any(|(group, _)| group.layout.is_bucket());
+    // an object costs as much as a request, whatever its size
+    let usual = if has_bucket { MAX_OBJECT_BYTES } else { 1 << fitting.ilog2() };
+    let extent_bytes = spec.extent_bytes.unwrap_or(usual).clamp(EXTENTS.0, EXTENTS.1);
     let chunk_units = u32::try_from((extent_bytes / 512 / 8).clamp(16, 8192)).unwrap_or(8192);
     let mut shape = Shape { generation: 1, extent_bytes, chunk_units, next: SegmentId(0), members: Vec::new(), groups: Vec::new() };
     shape.members = new_members(&shape, devices, tuning.holder.as_ref())?;
@@ -58,6 +61,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     let sizes = devices.iter().map(|d| d.size).collect();
     // all labels are written with them before the pool is in service (INV-LABEL-3)
     let features = tuning.features.iter().filter(|feature| spec.features && !feature.automatic);
+    let features = features.chain(has_bucket.then_some(&BUCKET));
     let config = Config {
         id: spec.id,
         name: spec.name,
@@ -74,12 +78,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     if of_data < LEAST_SEGMENTS {
         return invalid(Invalid::FewSegments { segments: of_data, extent_bytes, least: LEAST_SEGMENTS });
     }
-    let mut space = Space::new(layout);
-    space.segments.trust_all();
-    space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
-    space.wipe_once = tuning.plants(Planted::WipeOnce);
-    space.keeps_targets = tuning.plants(Planted::ForwardKeepsTarget);
-    space.chunks.forgets_forwarded = tuning.plants(Planted::ForwardForgotten);
+    let space = new_space(layout, &tuning);
     let core = Core::new(space, NodeCache::new(tuning.map_memory), chunk_units, pieces(extent_bytes, &tuning), tuning.planted);
     let slots = config.shape.ids().map(|member| Some(DeviceSlot(member.0))).collect();
     let io = IoTable::new(slots, Health::of(&config.shape));
@@ -93,6 +92,17 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     }
     pool.write_labels();
     Ok(pool)
+}
+
+/// Returns the space of a new pool, in which all segments are free and clean.
+fn new_space(layout: SegmentLayout, tuning: &Tuning) -> Space {
+    let mut space = Space::new(layout);
+    space.segments.trust_all();
+    space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
+    space.wipe_once = tuning.plants(Planted::WipeOnce);
+    space.keeps_targets = tuning.plants(Planted::ForwardKeepsTarget);
+    space.chunks.forgets_forwarded = tuning.plants(Planted::ForwardForgotten);
+    space
 }
 
 impl Pool {

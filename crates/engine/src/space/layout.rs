@@ -25,24 +25,33 @@ enum Kind {
     /// The parts take turns of this many bytes, except the last ones, whose number is the second
     /// field: these hold parity.
     Parity(u64, usize),
+    /// There are no parts: the segment is an object of a bucket.
+    Bucket,
+    /// There are no parts: their devices are gone from the pool.
+    Gap,
 }
 
 /// Allocation class of segments. Each class has its own free segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum AllocClass {
-    /// Data that stays there; all data in most pools.
+    /// Data that stays there; all data in most pools. Beside a bucket, the segments of the log: all
+    /// that is on devices is there, as in a pool without classes.
     Data,
-    /// New writes, until the cleaner moves them to data.
+    /// New writes, until the cleaner moves them to data. Not beside a bucket.
     Log,
     /// Small writes; in a pool without a class for nodes, nodes and checkpoint objects, too.
     Special,
     /// Map nodes and checkpoint objects, mirrored over special devices and a data device.
     Nodes,
+    /// Objects of a bucket. They are written whole, and take no space on devices.
+    Bucket,
 }
 
 impl AllocClass {
     /// All classes.
-    pub(crate) const ALL: [AllocClass; 4] = [AllocClass::Data, AllocClass::Log, AllocClass::Special, AllocClass::Nodes];
+    pub(crate) const ALL: [AllocClass; 5] = [AllocClass::Data, AllocClass::Log, AllocClass::Special, AllocClass::Nodes, AllocClass::Bucket];
+    /// The classes whose segments are on devices.
+    pub(crate) const LOCAL: [AllocClass; 4] = [AllocClass::Data, AllocClass::Log, AllocClass::Special, AllocClass::Nodes];
 }
 
 /// The columns of a segment with parity.
@@ -84,7 +93,7 @@ impl Stripe<'_> {
 struct Row {
     kind: Kind,
     alloc_class: AllocClass,
-    /// True when only whole stripes are written.
+    /// See [`Layout::is_written_whole`].
     written_whole: bool,
     /// First segment of the group.
     group: SegmentId,
@@ -94,11 +103,19 @@ struct Row {
     front: usize,
 }
 
+impl Row {
+    /// An id that the shape does not have, or no longer.
+    fn gap() -> Row {
+        let class = AllocClass::Data;
+        Row { kind: Kind::Gap, alloc_class: class, written_whole: false, group: SegmentId(0), parts: SmallVec::new(), front: 0 }
+    }
+}
+
 /// Extents of each segment.
 #[derive(Debug)]
 pub(crate) struct SegmentLayout {
     extent_bytes: u64,
-    /// By segment id; without parts where the shape has a gap.
+    /// By segment id.
     rows: Vec<Row>,
 }
 
@@ -129,8 +146,11 @@ impl SegmentLayout {
                 Layout::Stripe { unit, .. } => Kind::Spread(u64::from(unit)),
                 Layout::Mirror { .. } => Kind::Mirror,
                 Layout::Parity { parity, unit, .. } => Kind::Parity(u64::from(unit), usize::from(parity)),
+                Layout::Bucket { .. } => Kind::Bucket,
             };
             let alloc_class = match group.class {
+                Class::Data if kind == Kind::Bucket => AllocClass::Bucket,
+                Class::Log if shape.has_bucket() => AllocClass::Data,
                 Class::Data => AllocClass::Data,
                 Class::Log => AllocClass::Log,
                 Class::Special if group.columns.iter().any(|column| data.contains(&column.member)) => AllocClass::Nodes,
@@ -138,24 +158,16 @@ impl SegmentLayout {
                 Class::Cache | Class::Spare => continue,
             };
             let (first, written_whole) = (group.first, group.layout.is_written_whole());
-            let gap = Row { kind, alloc_class, written_whole, group: first, parts: SmallVec::new(), front: 0 };
-            self.rows.resize(first.0 as usize, gap.clone());
+            self.rows.resize(first.0 as usize, Row::gap());
             let rows = &mut self.rows;
             group.for_each_row(|parts| {
                 let slow = parts.iter().filter(|(member, _)| alloc_class == AllocClass::Nodes && data.contains(member)).count();
-                rows.push(Row { front: parts.len() - slow, parts: SmallVec::from_slice(parts), ..gap.clone() });
+                let (front, parts) = (parts.len() - slow, SmallVec::from_slice(parts));
+                rows.push(Row { kind, alloc_class, written_whole, group: first, parts, front });
             });
         }
-        // segments of lost devices may still be referred to, so their ids get entries without parts
-        let gap = Row {
-            kind: Kind::Mirror,
-            alloc_class: AllocClass::Data,
-            written_whole: false,
-            group: shape.next,
-            parts: SmallVec::new(),
-            front: 0,
-        };
-        self.rows.resize(self.rows.len().max(shape.next.0 as usize), gap);
+        // segments of lost devices may still be referred to, so their ids get entries
+        self.rows.resize(self.rows.len().max(shape.next.0 as usize), Row::gap());
     }
 
     /// Number of segment ids in use, gaps included.
@@ -164,15 +176,16 @@ impl SegmentLayout {
     }
 
     fn row(&self, segment: SegmentId) -> Option<&Row> {
-        self.rows.get(segment.0 as usize).filter(|row| !row.parts.is_empty())
+        self.rows.get(segment.0 as usize).filter(|row| row.kind != Kind::Gap)
     }
 
     /// Pages of a segment; 0 when it does not exist.
     pub(crate) fn pages(&self, segment: SegmentId) -> u32 {
         let bytes = self.row(segment).map_or(0, |row| match row.kind {
             Kind::Spread(_) => row.parts.len() as u64 * self.extent_bytes,
-            Kind::Mirror => self.extent_bytes,
+            Kind::Mirror | Kind::Bucket => self.extent_bytes,
             Kind::Parity(_, parity) => (row.parts.len() - parity) as u64 * self.extent_bytes,
+            Kind::Gap => 0,
         });
         u32::try_from(bytes / PAGE).unwrap_or(u32::MAX)
     }
@@ -190,7 +203,12 @@ impl SegmentLayout {
 
     /// True when the segment existed and its devices are gone from the pool.
     pub(crate) fn is_gap(&self, segment: SegmentId) -> bool {
-        self.rows.get(segment.0 as usize).is_some_and(|row| row.parts.is_empty())
+        self.rows.get(segment.0 as usize).is_some_and(|row| row.kind == Kind::Gap)
+    }
+
+    /// True when the segment is an object of a bucket: it exists, and is on no device.
+    pub(crate) fn is_in_bucket(&self, segment: SegmentId) -> bool {
+        self.row(segment).is_some_and(|row| row.kind == Kind::Bucket)
     }
 
     /// Allocation class of a segment.
@@ -207,7 +225,7 @@ impl SegmentLayout {
     /// Number of devices of a segment that may be lost without loss of data.
     pub(crate) fn spare(&self, segment: SegmentId) -> usize {
         self.row(segment).map_or(0, |row| match row.kind {
-            Kind::Spread(_) => 0,
+            Kind::Spread(_) | Kind::Bucket | Kind::Gap => 0,
             Kind::Mirror => row.parts.len() - 1,
             Kind::Parity(_, parity) => parity,
         })
@@ -264,6 +282,7 @@ impl SegmentLayout {
             Kind::Spread(unit) => (unit, row.parts.as_slice()),
             Kind::Mirror => (self.extent_bytes, row.parts.get(copy..=copy).unwrap_or_default()),
             Kind::Parity(unit, parity) => (unit, row.parts.get(..row.parts.len() - parity).unwrap_or_default()),
+            Kind::Bucket | Kind::Gap => return out,
         };
         if let [(device, extent)] = parts {
             if at < end {

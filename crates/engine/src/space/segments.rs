@@ -16,7 +16,8 @@ struct GroupAllocator {
     /// First segment of the group, which identifies it.
     first: SegmentId,
     alloc_class: AllocClass,
-    /// Pages of each of its segments; the last segments of a stripe may have fewer.
+    /// Pages on devices of each of its segments; the last segments of a stripe may have fewer. 0 in a
+    /// bucket, so that no sum of pages counts its segments.
     pages: u32,
     /// Free segments; those with space on the host come first.
     free: BTreeSet<(Rank, SegmentId)>,
@@ -168,6 +169,7 @@ impl SegmentTable {
             };
             if self.allocators.last().is_none_or(|allocator| allocator.first != group) {
                 let free = BTreeSet::new();
+                let pages = if alloc_class == AllocClass::Bucket { 0 } else { pages };
                 let counts = GroupAllocator {
                     first: group,
                     alloc_class,
@@ -436,7 +438,7 @@ impl SegmentTable {
                 *self.pages.of(rank) += pages;
             }
             SegmentState::Retained(generation) => {
-                segment.backed = true;
+                segment.backed = segment.is_on_devices();
                 segment.emptied = NOT_LOGGED;
                 self.retained.insert((generation, id));
                 self.rest[alloc_class] += 1;
@@ -454,13 +456,14 @@ impl SegmentTable {
                 self.there[alloc_class] -= 1;
                 allocator.there -= 1;
             }
-            SegmentState::Open | SegmentState::Sealed => segment.backed = true,
+            SegmentState::Open | SegmentState::Sealed => segment.backed = segment.is_on_devices(),
         }
     }
 
     /// Sets whether the host has space for a segment, and whether discarding would free it.
     pub(crate) fn set_backed(&mut self, id: SegmentId, backed: bool, kept: bool) {
-        let Some(segment) = self.get_mut(id).filter(|segment| (segment.backed, segment.kept) != (backed, kept)) else { return };
+        let changes = |segment: &&mut Segment| segment.is_on_devices() && (segment.backed, segment.kept) != (backed, kept);
+        let Some(segment) = self.get_mut(id).filter(changes) else { return };
         let (state, uses) = (segment.state, segment.uses);
         if state != SegmentState::Free {
             return (segment.backed, segment.kept) = (backed, kept);

@@ -165,7 +165,8 @@ impl Store {
         let layout = &self.core.space.layout;
         let place = |(segment, (all, members)): (SegmentId, (u64, BTreeMap<MemberId, u64>))| {
             let class = match layout.alloc_class(segment) {
-                AllocClass::Data => Class::Data,
+                AllocClass::Data => self.config.shape.local_class(),
+                AllocClass::Bucket => Class::Data,
                 AllocClass::Log => Class::Log,
                 AllocClass::Special | AllocClass::Nodes => Class::Special,
             };

@@ -100,7 +100,7 @@ impl Store {
         }
         self.config.features = self.config.features.with(lacking);
         let on = self.config.features;
-        self.config.feature_names = FeatureNames::of(known.iter().filter(|feature| !feature.automatic && on.has(feature)));
+        self.config.feature_names = FeatureNames::of(known.iter().filter(|feature| on.has(feature)));
         self.labels.turning_on = self.labels.turning_on.with(lacking);
         self.labels.upgrading.push((tag, lacking));
         if !self.labels.busy() {
@@ -135,15 +135,15 @@ impl Store {
         self.replies.extend(upgrades.into_iter().map(|(tag, _)| (tag, Err(CommandError::Busy(Busy::LabelUnwritten(member))))));
     }
 
-    /// Returns the features that the newest label names, in force or not, without those that follow
-    /// from the shape. Reading goes by these: content of a feature that was in force stays when an
+    /// Returns the features that the newest label names, in force or not, without `cache` and `spare`.
+    /// Reading goes by these: content of a feature that was in force stays when an
     /// import writes labels again, and the feature is out of force until they are written.
     pub(crate) fn features_named(&self) -> FeatureSet {
         self.config.features
     }
 
-    /// Returns the features in force, without those that follow from the shape: those that may be
-    /// used for what is written.
+    /// Returns the features in force, without `cache` and `spare`: those that may be used for what is
+    /// written.
     pub(crate) fn features_in_force(&self) -> FeatureSet {
         self.config.features.without(self.labels.turning_on)
     }

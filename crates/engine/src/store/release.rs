@@ -33,7 +33,7 @@ impl Store {
         let short = |alloc_class: &AllocClass| {
             self.free_in(*alloc_class) < self.wanted_free(*alloc_class) || (*alloc_class != AllocClass::Data && self.destages())
         };
-        let short: Vec<AllocClass> = AllocClass::ALL.into_iter().filter(short).collect();
+        let short: Vec<AllocClass> = AllocClass::LOCAL.into_iter().filter(short).collect();
         let retained: Vec<SegmentId> = self.core.space.segments.retained().map(|(id, _)| id).collect();
         for id in retained {
             if !short.contains(&self.core.space.layout.alloc_class(id)) {

@@ -6,7 +6,8 @@ use std::ops::Range;
 
 use millpond_block::{DeviceGeometry, MemberId};
 use millpond_format::{
-    AREA_BYTES, Class, Column, DeviceId, Holder, Layout, MAX_COPIES, MAX_PARITY_WIDTH, Member, MemberState, Shape, crc32c, second_area,
+    AREA_BYTES, Class, Column, DeviceId, Holder, Layout, MAX_BUCKET_SEGMENTS, MAX_COPIES, MAX_OBJECT_BYTES, MAX_PARITY_WIDTH, Member,
+    MemberState, Shape, crc32c, second_area,
 };
 
 use self::nodes::NodeRows;
@@ -38,8 +39,8 @@ pub(crate) fn take_more(specs: &[GroupSpec], devices: usize) -> Result<Vec<(Grou
     let mut next = 0;
     let mut groups = Vec::new();
     for spec in specs {
-        let count = spec.devices.unwrap_or(devices.saturating_sub(next));
-        if count == 0 || next + count > devices {
+        let count = if spec.layout.is_bucket() { 0 } else { spec.devices.unwrap_or(devices.saturating_sub(next)) };
+        if (count == 0 && !spec.layout.is_bucket()) || next + count > devices {
             return invalid(Invalid::EmptyGroup);
         }
         groups.push((*spec, next..next + count));
@@ -100,7 +101,30 @@ pub(crate) fn check_layouts(shape: &Shape, groups: Vec<(GroupSpec, Range<usize>)
         let count = u16::try_from(range.len()).unwrap_or(u16::MAX);
         Ok(NewGroup { class: spec.class, layout: checked_layout(shape, &spec, count)?, range })
     };
-    groups.into_iter().map(check).collect()
+    let groups: Vec<NewGroup> = groups.into_iter().map(check).collect::<Result<_, _>>()?;
+    check_bucket(shape, &groups)?;
+    Ok(groups)
+}
+
+/// Checks that a pool with a bucket has a log, and no data on devices but that log.
+fn check_bucket(shape: &Shape, groups: &[NewGroup]) -> Result<(), CommandError> {
+    let all = || {
+        let old = shape.groups.iter().map(|group| (group.class, group.layout));
+        old.chain(groups.iter().map(|group| (group.class, group.layout)))
+    };
+    if all().all(|(_, layout)| !layout.is_bucket()) {
+        return Ok(());
+    }
+    if all().any(|(class, layout)| class == Class::Data && !layout.is_bucket()) {
+        return invalid(Invalid::DataBesideBucket);
+    }
+    if all().all(|(class, _)| class != Class::Log) {
+        return invalid(Invalid::BucketWithoutLog);
+    }
+    if shape.extent_bytes > MAX_OBJECT_BYTES {
+        return invalid(Invalid::BucketExtentBytes(shape.extent_bytes));
+    }
+    Ok(())
 }
 
 /// Adds groups over whole members, of which a pool has at most [`MAX_DEVICES`](millpond_format::MAX_DEVICES).
@@ -145,6 +169,9 @@ fn checked_layout(shape: &Shape, spec: &GroupSpec, count: u16) -> Result<Layout,
     };
     match spec.layout {
         Layout::Linear => Ok(Layout::Linear),
+        Layout::Bucket { .. } if spec.class != Class::Data => invalid(Invalid::BucketClass),
+        Layout::Bucket { segments } if !(1..=MAX_BUCKET_SEGMENTS).contains(&segments) => invalid(Invalid::BucketSegments(segments)),
+        bucket @ Layout::Bucket { .. } => Ok(bucket),
         _ if spec.class == Class::Cache => invalid(Invalid::CacheLayout),
         _ if spec.class == Class::Spare => invalid(Invalid::SpareLayout),
         Layout::Stripe { width, unit } => Ok(Layout::Stripe { width: width.clamp(1, count), unit: turns(unit)? }),

@@ -470,10 +470,10 @@ impl Store {
     /// stay need it ([`Space::needs_log`](crate::space::Space::needs_log)).
     pub(super) fn misses_log_without(&self, gone: &BTreeSet<SegmentId>) -> bool {
         let space = &self.core.space;
-        let on_log = |id: &&SegmentId| space.segments.get(**id).is_some_and(|s| s.alloc_class == AllocClass::Log);
-        let taken = gone.iter().filter(on_log).count();
+        let log = space.targets.landing;
+        let taken = gone.iter().filter(|id| space.segments.get(**id).is_some_and(|s| s.alloc_class == log)).count();
         let stays = |id: SegmentId| !gone.contains(&id) && space.segments.get(id).is_some_and(|s| !s.leaving);
-        taken > 0 && space.segments.count_in(AllocClass::Log) < taken + LEAST_LOG as usize && space.needs_log(stays)
+        taken > 0 && space.segments.count_in(log) < taken + LEAST_LOG as usize && space.needs_log(stays)
     }
 
     /// Reserves the next segment for nodes or objects.

@@ -314,7 +314,7 @@ impl Cleaner {
             store.has_room_for_moves(alloc_class, true, 1) && !(alloc_class == AllocClass::Data && self.cleaning_gained_nothing(store))
         };
         let may = |alloc_class: &AllocClass| *alloc_class == AllocClass::Log || may_clean(*alloc_class);
-        let alloc_classes: SmallVec<[AllocClass; 3]> = AllocClass::ALL.into_iter().filter(may).collect();
+        let alloc_classes: SmallVec<[AllocClass; 3]> = AllocClass::LOCAL.into_iter().filter(may).collect();
         !self.moves_lack_room(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &alloc_classes).is_some())
     }
 

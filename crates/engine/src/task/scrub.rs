@@ -227,7 +227,8 @@ impl Scrubber {
         let mut objects: BTreeMap<SegmentId, Vec<ObjectRef>> = BTreeMap::new();
         store.all_objects().for_each(|at| objects.entry(at.segment).or_default().push(at));
         let space = &store.core.space;
-        let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && !space.layout.is_gap(id));
+        let on_devices = |id: SegmentId| !(space.layout.is_gap(id) || space.layout.is_in_bucket(id));
+        let there = |id: SegmentId| space.segments.get(id).filter(|s| s.state == SegmentState::Sealed && on_devices(id));
         let full = |id: SegmentId| there(id).map(|s| (id, s.uses));
         let (from, done) = self.from;
         let segments: VecDeque<_> = space.segments.ids().filter(|id| *id >= from).filter_map(full).collect();

@@ -216,7 +216,7 @@ impl Wiper {
         let Some(round) = self.running.as_ref().and_then(|run| run.round.as_ref()) else { return };
         let data_room = room_to_wipe(store, AllocClass::Data);
         let mut chosen = Vec::new();
-        for alloc_class in AllocClass::ALL {
+        for alloc_class in AllocClass::LOCAL {
             let most = room_to_wipe(store, alloc_class).min(segments.count_in(alloc_class) / PART_TOGETHER).clamp(1, MOST_TOGETHER);
             // segments that are being discarded or prepared are chosen later
             let busy = |s: &Segment| matches!(s.state, SegmentState::Discarding | SegmentState::Preparing);
@@ -440,6 +440,8 @@ fn room_to_wipe(store: &Store, alloc_class: AllocClass) -> usize {
     match alloc_class {
         AllocClass::Data | AllocClass::Log => store.free_in(alloc_class).saturating_sub(store.wanted_free(alloc_class) + SPARE),
         AllocClass::Special | AllocClass::Nodes => 1,
+        // only segments on devices are wiped
+        AllocClass::Bucket => 0,
     }
 }
 

@@ -6,6 +6,7 @@ mod answers;
 mod bases;
 mod bytes;
 mod cache;
+mod capacity;
 mod census;
 mod chunk_ids;
 mod claim;

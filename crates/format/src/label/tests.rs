@@ -155,3 +155,23 @@ fn labels_of_earlier_versions_are_not_newer() {
         assert_eq!((FormatError::Version(version).is_newer_label(), Label::of_other_program(&sector).is_some()), (newer, newer));
     }
 }
+
+/// The bit and the shape agree, and a program that lacks the feature refuses the pool before it reads
+/// a shape that it does not know.
+#[test]
+fn a_bucket_needs_its_feature() {
+    let mut shape = label(16).shape;
+    (shape.groups[0].class, shape.groups[0].first, shape.next) = (Class::Log, SegmentId(9), SegmentId(25));
+    shape.groups.insert(0, Group { class: Class::Data, layout: Layout::Bucket { segments: 9 }, first: SegmentId(0), columns: Vec::new() });
+    let on = |shape: &Shape, features: &[&Feature]| {
+        let (set, names) = (FeatureSet::of(features.iter().copied()), FeatureNames::of(features.iter().copied()));
+        Label { features: set, feature_names: names, shape: shape.clone(), ..label(16) }.encode()
+    };
+    let sector = on(&shape, &[&BUCKET]);
+    let read = Label::decode(&sector).unwrap();
+    assert_eq!((&read.shape, read.feature_names.text()), (&shape, "bucket (since 0.2.0)"));
+    assert_eq!(Label::decode(&on(&shape, &[])), Err(FormatError::Field("flags")));
+    assert_eq!(Label::decode(&on(&label(16).shape, &[&BUCKET])), Err(FormatError::Field("flags")));
+    let older = Label::decode_knowing(&sector, &FEATURES[..4]).unwrap_err();
+    assert_eq!(older.to_string(), "needs features that this program does not have: bucket (since 0.2.0)");
+}

@@ -1,4 +1,4 @@
-//! Histories that labels tell apart, and those that they do not.
+//! Histories that labels tell apart, and those that they do not; and groups in a bucket.
 
 use super::*;
 
@@ -87,4 +87,70 @@ fn a_loss_that_only_one_shape_knows_tells_histories_apart() {
     // a power cut may leave a label of a generation on one device that the pool used anew
     assert!(!mirror(9, [(MemberState::Present, 5), PRESENT, down(7)]).parted_from(&theirs, MemberId(2)));
     assert!(!mirror(9, [(MemberState::Present, 6), PRESENT, down(7)]).parted_from(&theirs, MemberId(2)));
+}
+
+/// A pool with its data in a bucket, a log on two devices, and a cache.
+fn with_bucket(segments: u32) -> Shape {
+    let mut shape = mirror(1, [PRESENT; 3]);
+    (shape.groups, shape.next) = (Vec::new(), SegmentId(0));
+    let column = |member| Column { member: MemberId(member), first: 0, extents: 4 };
+    shape.add(Class::Data, Layout::Bucket { segments }, Vec::new());
+    shape.add(Class::Log, Layout::Mirror { copies: 2 }, vec![column(0), column(1)]);
+    shape.add(Class::Cache, Layout::Linear, vec![column(2)]);
+    shape
+}
+
+fn decoded(shape: &Shape, change: impl Fn(&mut [u8])) -> Result<Shape, FormatError> {
+    let mut e = Encoder::default();
+    shape.encode(&mut e);
+    let mut bytes = e.into_bytes();
+    change(&mut bytes);
+    Shape::decode(&mut Decoder::new(&bytes))
+}
+
+#[test]
+fn segments_in_a_bucket_have_no_columns() {
+    let shape = with_bucket(9);
+    assert!(shape.fits() && shape.has_bucket());
+    assert_eq!((shape.local_class(), mirror(1, [PRESENT; 3]).local_class()), (Class::Log, Class::Data));
+    assert_eq!(shape.groups.iter().map(|group| (group.first.0, group.rows())).collect::<Vec<_>>(), [(0, 9), (9, 4), (13, 0)]);
+    let mut rows = 0;
+    shape.groups[0].for_each_row(|parts| {
+        assert!(parts.is_empty());
+        rows += 1;
+    });
+    assert_eq!(rows, 9);
+    assert_eq!(decoded(&shape, |_| {}), Ok(shape));
+    assert!(with_bucket(MAX_BUCKET_SEGMENTS).fits());
+}
+
+#[test]
+fn a_bucket_stays_when_a_cache_leaves() {
+    let mut shape = with_bucket(9);
+    shape.drop_auxiliary(MemberId(2));
+    assert_eq!(shape.groups.iter().map(|group| group.class).collect::<Vec<_>>(), [Class::Data, Class::Log]);
+    assert!(shape.fits() && shape.has_bucket());
+}
+
+#[test]
+fn a_bucket_is_refused_where_it_does_not_fit() {
+    let refused = |change: &dyn Fn(&mut Shape)| {
+        let mut shape = with_bucket(9);
+        change(&mut shape);
+        shape.check()
+    };
+    let field = |field| Err(FormatError::Field(field));
+    assert_eq!(refused(&|_| {}), Ok(()));
+    assert_eq!(refused(&|shape| shape.groups[0].layout = Layout::Bucket { segments: 0 }), field("layout"));
+    assert_eq!(refused(&|shape| shape.groups[0].layout = Layout::Bucket { segments: MAX_BUCKET_SEGMENTS + 1 }), field("layout"));
+    assert_eq!(refused(&|shape| shape.groups[0].layout = Layout::Bucket { segments: 10 }), field("segments"), "into the next group");
+    assert_eq!(refused(&|shape| shape.groups[0].class = Class::Special), field("layout"));
+    assert_eq!(refused(&|shape| shape.groups[0].columns = shape.groups[1].columns.clone()), field("layout"));
+    assert_eq!(refused(&|shape| shape.extent_bytes = 2 * MAX_OBJECT_BYTES), field("layout"));
+    assert_eq!(refused(&|shape| shape.groups[1].class = Class::Data), field("class"), "data on devices, too");
+    // class and layout of the first group follow the members; its width has to be 0
+    let first = 28 + 3 * 29 + 4;
+    assert_eq!(decoded(&with_bucket(9), |bytes| bytes[first + 2] = 1).map(|_| ()), field("layout"));
+    assert_eq!(decoded(&with_bucket(9), |bytes| bytes[first + 1] = 6).map(|_| ()), field("layout"));
+    assert_eq!(decoded(&with_bucket(9), |bytes| bytes[first + 1] = 0).map(|_| ()), field("segments"), "linear, without columns");
 }

@@ -4,12 +4,12 @@ use millpond_block::MemberId;
 
 use super::Kind;
 use crate::{
-    Addr, BATCH_FIXED, BaseRecord, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord, Claim,
-    Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Doomed, DoomedName, Encoder, Epoch, Filling, Group,
-    HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn, Member,
-    MemberState, Move, NO_SEGMENT, NODE_BYTES, NameRecord, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId,
-    Record, Root, STREAMS, ScrubRecord, SegmentId, SegmentName, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term,
-    TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Addr, BATCH_FIXED, BUCKET, BaseRecord, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord,
+    Claim, Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Doomed, DoomedName, Encoder, Epoch, FeatureNames,
+    FeatureSet, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord,
+    Lock, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, NameRecord, Node, ObjectHead, ObjectName, ObjectRef,
+    OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, SegmentName, Shape, SmallRun, SnapshotId,
+    SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
 };
 use crate::{Mark, StoredBlock};
 
@@ -39,7 +39,7 @@ fn volume(id: u32, name: &str) -> VolumeRecord {
     }
 }
 
-fn labels() -> [Label; 5] {
+fn labels() -> [Label; 6] {
     let member = |at: u64, extents: u32, state| Member {
         device: DeviceId(1 << 16 | at),
         extents,
@@ -70,8 +70,8 @@ fn labels() -> [Label; 5] {
             members: vec![member(0, 80, MemberState::Present)],
             groups: vec![group(Class::Data, Layout::Linear, 0, &[(0, 0, 80)])],
         },
-        features: crate::FeatureSet::default(),
-        feature_names: crate::FeatureNames::default(),
+        features: FeatureSet::default(),
+        feature_names: FeatureNames::default(),
         notes: Vec::new(),
     };
     let stripe = Layout::Stripe { width: 3, unit: 65536 };
@@ -99,7 +99,11 @@ fn labels() -> [Label; 5] {
     spared.shape.groups[1].class = Class::Spare;
     let note = |device, path: &str, serial: &str| DeviceNote { device, size: 1 << 30, path: path.into(), serial: serial.into() };
     let noted = spared.clone().with_notes(&[note(DeviceId(1 << 16), "/dev/disk/by-id/a", "WX11"), note(DeviceId(1 << 16 | 1), "", "")]);
-    [linear, many, cached, spared, noted]
+    let mut bucket = Label { features: FeatureSet::of([&BUCKET]), feature_names: FeatureNames::of([&BUCKET]), ..linear.clone() };
+    let in_bucket = group(Class::Data, Layout::Bucket { segments: 100_000 }, 0, &[]);
+    bucket.shape.groups = vec![in_bucket, group(Class::Log, Layout::Linear, 100_000, &[(0, 0, 80)])];
+    bucket.shape.next = SegmentId(100_080);
+    [linear, many, cached, spared, noted, bucket]
 }
 
 fn cache() -> [Vec<u8>; 2] {
@@ -545,7 +549,7 @@ fn doomed_list() -> Vec<u8> {
 
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared, noted], [log_tails, bare], [blocks, moves, tags, promote, locks, bases], [head, segment]) =
+    let ([linear, stripe, cached, spared, noted, bucket], [log_tails, bare], [blocks, moves, tags, promote, locks, bases], [head, segment]) =
         (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
@@ -587,6 +591,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("checkpoint-bases", Kind::Checkpoint, Checkpoint { bases: vec![base()], ..checkpoint() }.encode()),
         ("chunk-page-forwards", Kind::ChunkPage, forwarded_page()),
         ("batch-forwards", Kind::Batch, forwards()),
+        ("label-bucket", Kind::Label, bucket.encode().to_vec()),
         ("name-page", Kind::NamePage, name_page()),
         ("doomed-list", Kind::DoomedList, doomed_list()),
     ]

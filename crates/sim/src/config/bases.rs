@@ -3,7 +3,7 @@
 
 use millpond_block::SectorProfile;
 use millpond_engine::{BaseInfo, CatalogCommand, Compression};
-use millpond_format::{BASES, FEATURES, Feature};
+use millpond_format::{BASES, BUCKET, FEATURES, Feature};
 
 use super::{Config, End, KIB};
 use crate::grid::BLOCK;
@@ -13,7 +13,7 @@ use crate::rng::Rng;
 pub const MOST_BYTES: u64 = 14 << 20;
 
 /// Features of the engine of these worlds: no release knows bases yet.
-static WITH_BASES: &[Feature] = &[FEATURES[0], FEATURES[1], BASES];
+static WITH_BASES: &[Feature] = &[FEATURES[0], FEATURES[1], BASES, BUCKET];
 
 /// Bases of a world, and the manners of their store.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ impl Config {
             }
             groups.push(cache);
         }
-        groups
+        self.with_bucket(groups)
     }
 
     /// Usable bytes, or the bytes of all devices.

@@ -12,7 +12,7 @@ mod open;
 use std::collections::{BTreeMap, BTreeSet};
 
 use millpond_block::MemberId;
-use millpond_engine::{Class, DeviceCommand, GroupSpec, Layout, MemberState, NewDevice, PoolState};
+use millpond_engine::{DeviceCommand, GroupSpec, Layout, MemberState, NewDevice, PoolState};
 
 use super::World;
 use super::spares::Spares;
@@ -220,7 +220,7 @@ impl<S: System> World<S> {
             fate.adding.extend(new);
         }
         self.stats.changes += 1;
-        let groups = vec![GroupSpec { class: Class::Data, layout, devices: None }];
+        let groups = vec![GroupSpec { class: self.config.local_class(), layout, devices: None }];
         self.command(DeviceCommand::AddDevices { groups, devices }, vec![], vec![]);
     }
 

@@ -28,6 +28,7 @@ struct Plain {
     quantum: u32,
     /// Pages of each column with parity, parity included.
     columns: Vec<Vec<PageAt>>,
+    in_bucket: bool,
 }
 
 fn extent(part: (MemberId, u32)) -> PageAt {
@@ -61,7 +62,8 @@ fn plain_rows(shape: &Shape) -> Vec<Plain> {
         all.resize_with(group.first.0 as usize, Plain::default);
         let mixed = group.columns.iter().any(|column| of_data(column.member));
         let class = match group.class {
-            Class::Log => AllocClass::Log,
+            _ if group.layout.is_bucket() => AllocClass::Bucket,
+            Class::Log if shape.groups.iter().all(|group| !group.layout.is_bucket()) => AllocClass::Log,
             Class::Special if mixed => AllocClass::Nodes,
             Class::Special => AllocClass::Special,
             _ => AllocClass::Data,
@@ -81,6 +83,7 @@ fn plain_rows(shape: &Shape) -> Vec<Plain> {
                 Layout::Linear => Plain { copies: columns, ..plain },
                 Layout::Stripe { unit, .. } => Plain { copies: vec![deal(&columns, unit)], ..plain },
                 Layout::Mirror { copies } => Plain { copies: columns, spare: usize::from(copies) - 1, ..plain },
+                Layout::Bucket { .. } => Plain { in_bucket: true, ..plain },
                 Layout::Parity { width, parity, unit } => {
                     let data = usize::from(width) - usize::from(parity);
                     let quantum = data as u32 * (unit / PAGE as u32);
@@ -105,7 +108,7 @@ fn pages_in(places: impl IntoIterator<Item = (MemberId, ByteRange)>) -> Vec<Page
 fn compare(rows: &SegmentLayout, plain: &[Plain], random: &mut Random) {
     assert_eq!(rows.count() as usize, plain.len());
     for (id, plain) in (0u32..).map(SegmentId).zip(plain) {
-        let size = plain.copies.first().map_or(0, Vec::len);
+        let size = if plain.in_bucket { EXTENT_PAGES as usize } else { plain.copies.first().map_or(0, Vec::len) };
         let is_mirror = plain.columns.is_empty() && plain.spare > 0;
         assert_eq!(rows.is_gap(id), plain.class.is_none(), "{id}");
         assert_eq!(rows.alloc_class(id), plain.class.unwrap_or(AllocClass::Data), "{id}");
@@ -114,7 +117,9 @@ fn compare(rows: &SegmentLayout, plain: &[Plain], random: &mut Random) {
         let copies: Vec<MemberId> = plain.extents.iter().filter(|_| is_mirror).map(|(device, _)| *device).collect();
         assert!(rows.copies(id).eq(copies), "{id}");
         assert_eq!(rows.quantum(id), plain.quantum.max(1), "{id}");
-        assert_eq!(rows.is_written_whole(id), !plain.columns.is_empty(), "{id}");
+        assert_eq!(rows.is_in_bucket(id), plain.in_bucket, "{id}");
+        assert_eq!(rows.is_written_whole(id), plain.in_bucket || !plain.columns.is_empty(), "{id}");
+        assert!(!plain.in_bucket || rows.map(id, 0, size as u32, 0).is_empty(), "{id}");
         for device in (0..DEVICES).map(MemberId) {
             assert_eq!(rows.has(id, device), plain.extents.iter().any(|(of, _)| *of == device), "{device:?} in {id}");
         }
@@ -173,7 +178,8 @@ fn columns(random: &mut Random, next: &mut [u32], devices: std::ops::Range<u16>,
     columns
 }
 
-/// Adds a group of any class and layout. Devices 5 and 6 are never of class data.
+/// Adds a group of any class and layout. Devices 5 and 6 are never of class data. Beside a bucket all
+/// data on devices is a log.
 fn add_group(shape: &mut Shape, random: &mut Random, next: &mut [u32]) {
     let unit = 4096u32 << random.below(5);
     let (class, layout, devices, least) = match random.below(7) {
@@ -187,7 +193,7 @@ fn add_group(shape: &mut Shape, random: &mut Random, next: &mut [u32]) {
         _ => (Class::Special, Layout::Stripe { width: 2, unit }, 5..7, 1),
     };
     let columns = columns(random, next, devices, least);
-    shape.add(class, layout, columns);
+    shape.add(if class == Class::Data { shape.local_class() } else { class }, layout, columns);
 }
 
 /// Compares layouts of any shape with lists of pages: with all groups at once, and with groups
@@ -208,8 +214,11 @@ fn segments_are_lists_of_pages() {
         let extent_bytes = EXTENT_PAGES * PAGE;
         let mut shape = Shape { generation: 1, extent_bytes, chunk_units: 64, next: SegmentId(0), members, groups: Vec::new() };
         let mut next = [0; DEVICES as usize];
-        // device 4 is of class data, and 7 a cache
-        shape.add(Class::Data, Layout::Linear, vec![Column { member: MemberId(4), first: 199, extents: 1 }]);
+        if seed % 3 == 0 {
+            shape.add(Class::Data, Layout::Bucket { segments: 1 + random.small(9) }, Vec::new());
+        }
+        // device 4 is of class data, or log beside a bucket, and 7 a cache
+        shape.add(shape.local_class(), Layout::Linear, vec![Column { member: MemberId(4), first: 199, extents: 1 }]);
         shape.add(Class::Cache, Layout::Linear, vec![Column { member: MemberId(7), first: 0, extents: 200 }]);
         let mut grown = SegmentLayout::new(&shape);
         for _ in 0..6 {

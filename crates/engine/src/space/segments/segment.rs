@@ -99,9 +99,14 @@ impl Segment {
         (self.left_until, self.left_for) = (until, why);
     }
 
-    /// True when there is something to wipe.
+    /// True when there is something to wipe on devices.
     pub(crate) fn is_unclean(&self) -> bool {
-        self.unclean && self.allocator.is_some() && self.state != SegmentState::Absent
+        self.unclean && self.is_on_devices() && self.allocator.is_some() && self.state != SegmentState::Absent
+    }
+
+    /// False for an object of a bucket, which takes no space on devices and their hosts.
+    pub(super) fn is_on_devices(&self) -> bool {
+        self.alloc_class != AllocClass::Bucket
     }
 
     /// True when it must become empty soon, because it is removed or wiped.

@@ -102,10 +102,11 @@ impl Removal {
 
     /// Plans to give up segments for nodes whose special devices are lost: only one copy of them is
     /// left, on a data device, while moved chunks have as many copies as data. Their extents become
-    /// data segments. `None` when there are no such segments.
+    /// data segments, or those of the log beside a bucket. `None` when there are no such segments.
     pub(crate) fn plan_left_behind(shape: &Shape) -> Option<Removal> {
         let members = |class: Class| shape.groups.iter().filter(move |g| g.class == class).flat_map(|g| g.columns.iter().map(|c| c.member));
-        let data: BTreeSet<MemberId> = members(Class::Data).collect();
+        let local = shape.local_class();
+        let data: BTreeSet<MemberId> = members(local).collect();
         let left_behind =
             |group: &&Group| group.class == Class::Special && group.columns.iter().all(|column| data.contains(&column.member));
         let (mut segments, mut freed) = (BTreeSet::new(), BTreeMap::<MemberId, Vec<u32>>::new());
@@ -122,11 +123,11 @@ impl Removal {
         }
         let groups: Vec<Group> = shape.groups.iter().filter(|group| !left_behind(group)).cloned().collect();
         let mut after = Shape { groups, ..shape.clone() };
-        for group in shape.groups.iter().filter(|group| group.class == Class::Data) {
+        for group in shape.groups.iter().filter(|group| group.class == local) {
             let own = group.columns.iter().filter_map(|column| Some((column.member, freed.remove(&column.member)?)));
             let columns: Vec<Column> = own.filter_map(|(member, extents)| longest(member, extents)).collect();
             if let Some(layout) = layout_over(group.layout, columns.len()) {
-                after.add(Class::Data, layout, columns);
+                after.add(local, layout, columns);
             }
         }
         after.fits().then_some(Removal { members: BTreeSet::new(), segments, shape: after })
@@ -173,7 +174,8 @@ fn serving(shape: &Shape, class: Class, unused: &BTreeMap<MemberId, Vec<Column>>
     let all = || shape.ids().map(classes);
     let shared = all().any(|own| own.contains(&Class::Log) && own.contains(&Class::Data));
     let fits = |own: &Class| *own == class || (shared && matches!((own, class), (Class::Log, Class::Data) | (Class::Data, Class::Log)));
-    let alone = shape.groups.iter().filter(|group| !group.class.is_auxiliary()).all(|group| fits(&group.class));
+    let on_devices = |group: &&Group| !group.class.is_auxiliary() && !group.layout.is_bucket();
+    let alone = shape.groups.iter().filter(on_devices).all(|group| fits(&group.class));
     let serves = |member: MemberId| {
         let own = classes(member);
         if own.is_empty() { alone } else { own.iter().any(fits) }
@@ -196,7 +198,7 @@ fn is_worth(shape: &Shape, rows: u64) -> bool {
 /// Returns the capacity of segments with these widths, in extents.
 fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
     let of_row = |parts: usize| match layout {
-        Layout::Linear | Layout::Mirror { .. } => 1,
+        Layout::Linear | Layout::Mirror { .. } | Layout::Bucket { .. } => 1,
         Layout::Stripe { .. } => parts,
         Layout::Parity { parity, .. } => parts - usize::from(parity),
     };
@@ -207,7 +209,7 @@ fn held(layout: Layout, rows: impl Iterator<Item = usize>) -> usize {
 /// parity they must not be narrower than existing ones.
 fn layouts_alone(shape: &Shape, class: Class, columns: usize) -> impl Iterator<Item = Layout> {
     let is_wide = move |group: &&Group| match group.layout {
-        Layout::Linear => false,
+        Layout::Linear | Layout::Bucket { .. } => false,
         Layout::Stripe { .. } | Layout::Mirror { .. } => true,
         Layout::Parity { width, .. } => columns >= usize::from(width),
     };
@@ -241,7 +243,7 @@ fn partners(shape: &Shape, class: Class, member: MemberId) -> Vec<Vec<&Group>> {
         let width = match group.layout {
             Layout::Mirror { copies } => copies,
             Layout::Parity { width, .. } => width,
-            Layout::Linear | Layout::Stripe { .. } => return false,
+            Layout::Linear | Layout::Stripe { .. } | Layout::Bucket { .. } => return false,
         };
         let filled = group.columns.iter().filter(|column| column.extents > 0).count();
         group.class == class && filled >= usize::from(width) && group.columns.iter().all(|column| column.member != member)
@@ -263,7 +265,7 @@ pub(crate) fn count_rows(group: &Group) -> u32 {
     let width = match group.layout {
         Layout::Mirror { copies } => copies,
         Layout::Parity { width, .. } => width,
-        Layout::Linear | Layout::Stripe { .. } => return 0,
+        Layout::Linear | Layout::Stripe { .. } | Layout::Bucket { .. } => return 0,
     };
     let extents = |most: u32| group.columns.iter().map(|column| u64::from(column.extents.min(most))).sum::<u64>();
     let all: u64 = group.columns.iter().map(|column| u64::from(column.extents)).sum();
@@ -494,7 +496,7 @@ pub(crate) fn runs<'a>(group: &Group, rows: impl Iterator<Item = &'a (SegmentId,
                     Layout::Linear => Layout::Linear,
                     Layout::Stripe { unit, .. } => Layout::Stripe { width, unit },
                     Layout::Mirror { .. } => Layout::Mirror { copies: width },
-                    parity @ Layout::Parity { .. } => parity,
+                    same @ (Layout::Parity { .. } | Layout::Bucket { .. }) => same,
                 };
                 let columns = parts.iter().map(|(member, first)| Column { member: *member, first: *first, extents: 1 }).collect();
                 found.push(Group { class: group.class, layout, first: *id, columns });

@@ -1,5 +1,5 @@
 //! Segments for map nodes and checkpoint objects on special devices: each has a replica on a data
-//! device, so that a pool can be imported without the special devices
+//! device (beside a bucket, a device of the log), so that a pool can be imported without the special devices
 //! (`docs/decisions/0013-lost-special.md`).
 //!
 //! They take half of the special devices, and at most an eighth of each data device. Every group
@@ -30,7 +30,9 @@ impl NodeRows {
     pub(super) fn plan(shape: &Shape, groups: &[NewGroup]) -> NodeRows {
         let extents = |at: MemberId| shape.member(at).map_or(0, |m| m.extents);
         let of = |class: Class| groups.iter().filter(move |group| group.class == class);
-        let mut data: Vec<MemberId> = of(Class::Data).flat_map(NewGroup::members).collect();
+        let has_bucket = shape.has_bucket() || groups.iter().any(|group| group.layout.is_bucket());
+        let local = if has_bucket { Class::Log } else { Class::Data };
+        let mut data: Vec<MemberId> = of(local).flat_map(NewGroup::members).collect();
         data.sort_by_key(|at| (std::cmp::Reverse(extents(*at)), *at));
         data.truncate(MOST_DEVICES);
         let mut rows = NodeRows::default();
