@@ -1,9 +1,11 @@
 //! Space: the layout of segments, their states, the chunk table, and deadlists.
 
+mod bucket;
 mod chunks;
 mod deadlist;
 mod forwards;
 mod layout;
+mod names;
 mod pages;
 mod pieces;
 mod segments;

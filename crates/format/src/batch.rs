@@ -9,7 +9,8 @@ use crate::codec::{Decoder, Encoder, FormatError};
 use crate::mark::Mark;
 use crate::record::Record;
 use crate::{
-    Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, PoolId, STREAMS, SegmentId, VolumeId, crc32c,
+    Addr, BLOCK_UNITS, BlockNo, ChunkId, Coding, Epoch, Lsn, MAX_DEVICES, MAX_SLOT_WORDS, Placed, PoolId, STREAMS, SegmentId, VolumeId,
+    crc32c,
 };
 
 /// Bytes of the fixed part of a header.
@@ -214,6 +215,8 @@ pub enum Item {
         /// Address and checksum of each block.
         sources: Vec<(Addr, u32)>,
     },
+    /// Chunks that were copied to an object of a bucket, which exists.
+    Placed(Placed),
 }
 
 /// Consecutive uncompressed blocks, in consecutive slots of 8 units of a chunk on special devices.
@@ -331,7 +334,7 @@ impl Item {
             Item::Move(moved) => moved.identities.iter().any(|block| block.mark != Mark::Clear),
             Item::Small { runs, .. } => runs.iter().any(|run| run.encrypted),
             Item::Record(record) => matches!(record, Record::CreateEncrypted { .. }),
-            Item::Clear { .. } => false,
+            Item::Clear { .. } | Item::Placed(_) => false,
         }
     }
 
@@ -385,6 +388,10 @@ impl Item {
                 }
             }
             Item::Forward { volume, block, sources } => encode_forwards(e, *volume, *block, sources.iter().copied()),
+            Item::Placed(placed) => {
+                e.u8(7);
+                placed.encode(e);
+            }
         }
     }
 
@@ -448,6 +455,7 @@ impl Item {
                 let sources = (0..count).map(|_| Ok((get_plain(d)?, d.u32()?))).collect::<Result<Vec<_>, _>>()?;
                 Ok(Item::Forward { volume, block, sources })
             }
+            7 => Placed::decode(d).map(Item::Placed),
             _ => Err(FormatError::Field("item")),
         }
     }

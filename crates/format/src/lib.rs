@@ -20,6 +20,7 @@ mod mark;
 mod node;
 mod object_head;
 mod object_name;
+mod placed;
 mod record;
 mod segment_name;
 mod shape;
@@ -51,9 +52,10 @@ pub use mark::Mark;
 pub use node::{FANOUT, NODE_BYTES, NODE_UNITS, Node};
 pub use object_head::{MAX_OBJECT_BYTES, OBJECT_HEAD_BYTES, ObjectFault, ObjectHead};
 pub use object_name::{MAX_OBJECT_NAME, ObjectFolder, ObjectId, ObjectName, Term};
+pub use placed::{Placed, PlacedChunk};
 pub use record::{
-    BaseRecord, Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record, SNAPSHOTS_PER_PAGE,
-    ScrubRecord, SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
+    BaseRecord, BucketRecord, Checkpoint, HoldRecord, JobsRecord, LimitRecord, LineageRecord, Lock, OptionsRecord, Record,
+    SNAPSHOTS_PER_PAGE, ScrubRecord, SnapshotRecord, Standing, TreeRoot, VolumeRecord, WalkRecord,
 };
 pub use segment_name::{Doomed, DoomedName, NAMES_PER_PAGE, NameRecord, SegmentName};
 pub use shape::{

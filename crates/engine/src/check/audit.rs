@@ -16,6 +16,7 @@ use crate::io::{Coders, Health, Rebuild, Want, erased};
 use crate::space::{Deadlist, FIXED_TAIL, PAGE, Piece, SegmentState, as_piece};
 use crate::tree::{Miss, node_index};
 
+mod names;
 mod unique;
 
 /// Reads a device directly: its slot, byte offset, buffer to fill.
@@ -114,6 +115,7 @@ impl Engine {
         audit.findings.extend(origin_findings(&pool.store.core));
         audit.findings.extend(removed_findings(&pool.store.core));
         audit.findings.extend(object_findings(pool));
+        audit.findings.extend(names::findings(&pool.store.core));
         audit
     }
 }

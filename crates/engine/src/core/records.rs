@@ -98,6 +98,7 @@ impl Core {
                 }
             }
             Record::Options { volume, options } => self.catalog.set_options(*volume, VolumeOptions::of(options)),
+            Record::Term { term } => _ = self.space.names.raise_term(*term),
             Record::Jobs { jobs } => self.catalog.jobs = jobs.clone(),
             Record::Wipe { wipe } => self.catalog.wipe = *wipe,
             Record::Sector { volume, sector } => {

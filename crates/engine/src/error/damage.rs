@@ -19,6 +19,9 @@ pub enum Damage {
     /// A batch is not where its chunk is.
     #[error("batch {0} does not fit its chunk: the log is damaged")]
     BatchChunk(Lsn),
+    /// A batch has chunks at a place that no object of the bucket has, or a term that is not new.
+    #[error("batch {0} does not fit the bucket: the log is damaged")]
+    BatchBucket(Lsn),
     /// The checkpoint cannot be decoded.
     #[error("the checkpoint is damaged ({0})")]
     Checkpoint(FormatError),
@@ -40,6 +43,15 @@ pub enum Damage {
     /// A chunk is at a place that no device has.
     #[error("chunk {0} lies outside the pool: the chunk table is damaged")]
     ChunkOutside(ChunkId),
+    /// A page of names of bucket segments, or the list of doomed names, cannot be decoded.
+    #[error("a page of names of objects is damaged ({0})")]
+    NamePage(FormatError),
+    /// A segment has two objects, or an object is that of two segments or doomed.
+    #[error("an object of the bucket is named twice: the table of names is damaged")]
+    NameTwice,
+    /// The labels have a bucket and the checkpoint has none, or the reverse.
+    #[error("the checkpoint does not fit the bucket in the labels: the checkpoint is damaged")]
+    Bucket,
     /// A map node is in a chunk that the chunk table does not have.
     #[error("a map node is nowhere: the chunk table is damaged")]
     NodeNowhere,

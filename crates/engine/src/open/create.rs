@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId};
-use millpond_format::{BUCKET, Class, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, MAX_OBJECT_BYTES, SegmentId, Shape, second_area};
+use millpond_format::{
+    BUCKET, BucketRecord, Class, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, MAX_OBJECT_BYTES, SegmentId, Shape, Term, second_area,
+};
 
 use crate::core::Core;
 use crate::io::{Health, IoTable};
@@ -96,7 +98,12 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
 
 /// Returns the space of a new pool, in which all segments are free and clean.
 fn new_space(layout: SegmentLayout, tuning: &Tuning) -> Space {
+    let in_bucket = (0..layout.count()).filter(|id| layout.is_in_bucket(SegmentId(*id))).count() as u64;
     let mut space = Space::new(layout);
+    if in_bucket > 0 {
+        let quota = in_bucket * space.layout.extent_bytes();
+        space.names.set_bucket(BucketRecord { source: String::new(), quota, term: Term(0), settled: 0 });
+    }
     space.segments.trust_all();
     space.reuse_at_once = tuning.plants(Planted::FreeTooEarly);
     space.wipe_once = tuning.plants(Planted::WipeOnce);

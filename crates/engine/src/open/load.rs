@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use millpond_format::{Checkpoint, ChunkRecord, DeadDirectory, NO_SEGMENT, ObjectRef, Root, SegmentId, SnapshotRecord};
+use millpond_format::{
+    Checkpoint, ChunkRecord, DeadDirectory, DoomedName, NO_SEGMENT, NameRecord, ObjectRef, Root, SegmentId, SnapshotRecord,
+};
 
 use crate::core::{Base, Core, Head, Lineage, Snapshot, StoredDeadlist, Volume, Walk, cache_of, compression_of, sector_of, starts_later};
 use crate::log::OBJECT_CLASS;
@@ -27,6 +29,7 @@ pub(crate) fn load(
     core.next_chunk = checkpoint.next_chunk;
     core.space.sealed_generation = root.generation + 1;
     let mut used = vec![root.checkpoint];
+    load_names(core, checkpoint, object, &mut used)?;
     for (page, at) in &checkpoint.chunk_pages {
         let records = ChunkRecord::decode_page(&object(*at)?).map_err(Damage::ChunkPage)?;
         check_places(core, &records)?;
@@ -58,14 +61,46 @@ pub(crate) fn load(
             core.space.segments.set_state(id, SegmentState::Retained(*generation));
         }
     }
+    core.space.open_bucket_segments();
+    Ok(())
+}
+
+/// Loads the names of bucket segments.
+fn load_names(core: &mut Core, checkpoint: &Checkpoint, object: Objects<'_>, used: &mut Vec<ObjectRef>) -> Result<(), OpenErrorKind> {
+    let (layout, names) = (&core.space.layout, &mut core.space.names);
+    if (0..layout.count()).any(|id| layout.is_in_bucket(SegmentId(id))) != checkpoint.bucket.is_some() {
+        return Err(Damage::Bucket.into());
+    }
+    checkpoint.bucket.iter().for_each(|bucket| names.set_bucket(bucket.clone()));
+    for (page, at) in &checkpoint.name_pages {
+        let records = NameRecord::decode_page(&object(*at)?).map_err(Damage::NamePage)?;
+        if records.iter().any(|record| !layout.is_in_bucket(record.segment)) {
+            return Err(Damage::Bucket.into());
+        }
+        if !names.load_page(*page, *at, records) {
+            return Err(Damage::NameTwice.into());
+        }
+        used.push(*at);
+    }
+    if let Some(at) = checkpoint.doomed {
+        let list = DoomedName::decode_list(&object(at)?).map_err(Damage::NamePage)?;
+        if !names.load_doomed(at, list) {
+            return Err(Damage::NameTwice.into());
+        }
+        used.push(at);
+    }
     Ok(())
 }
 
 /// Checks that chunks are inside the pool.
 fn check_places(core: &Core, records: &[ChunkRecord<'_>]) -> Result<(), OpenErrorKind> {
+    let space = &core.space;
     let outside = records.iter().filter(|r| r.segment != NO_SEGMENT).find(|r| {
-        let pages = u64::from(core.space.layout.pages(r.segment));
-        u64::from(r.base) > pages && !core.space.layout.is_gap(r.segment)
+        if space.layout.is_in_bucket(r.segment) {
+            return space.names.get(r.segment).is_none_or(|named| r.base >= u32::from(named.pages));
+        }
+        let pages = u64::from(space.layout.pages(r.segment));
+        u64::from(r.base) > pages && !space.layout.is_gap(r.segment)
     });
     outside.map_or(Ok(()), |r| Err(Damage::ChunkOutside(r.chunk).into()))
 }

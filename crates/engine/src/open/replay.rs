@@ -170,8 +170,20 @@ impl Replay {
                     Ok(())
                 }
                 Item::Record(Record::Walked { walk, cursor, done }) => core.walk_to(*walk, *cursor, *done),
+                Item::Record(Record::Term { term }) => {
+                    if !core.space.names.raise_term(*term) {
+                        return Err(Damage::BatchBucket(header.lsn).into());
+                    }
+                    Ok(())
+                }
                 Item::Record(record) => {
                     core.apply_record(record);
+                    Ok(())
+                }
+                Item::Placed(placed) => {
+                    if !core.space.place_in_bucket(placed) {
+                        return Err(Damage::BatchBucket(header.lsn).into());
+                    }
                     Ok(())
                 }
                 Item::Move(moved) => {
@@ -304,6 +316,7 @@ impl Replay {
             core.space.segments.set_state(segment, SegmentState::Sealed);
             core.space.settle(segment);
         }
+        core.space.seal_bucket_segments();
         core.nodes_touched = 0;
     }
 }

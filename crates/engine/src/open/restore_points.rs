@@ -86,7 +86,9 @@ impl Facts {
         let chunks = checkpoint.chunk_pages.iter().map(|(_, at)| (*at, Kind::Chunks));
         let snapshots = checkpoint.snapshot_pages.iter().map(|(_, at)| (*at, Kind::Snapshots));
         let lists = checkpoint.lineages.iter().filter_map(|line| line.deadlist).chain(checkpoint.frees.iter().map(|(_, at)| *at));
-        let refers = chunks.chain(snapshots).chain(lists.map(|at| (at, Kind::List))).collect();
+        let names = checkpoint.name_pages.iter().map(|(_, at)| *at).chain(checkpoint.doomed);
+        let refers = chunks.chain(snapshots).chain(lists.map(|at| (at, Kind::List))).chain(names.map(|at| (at, Kind::Other)));
+        let refers = refers.collect();
         Facts { refers, clock: Some(checkpoint.clock), ..Facts::default() }
     }
 }

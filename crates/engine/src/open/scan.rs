@@ -310,7 +310,7 @@ pub(crate) fn payload_sound(header: &BatchHeader, items: &[Item], payload: &[u8]
                 sound(at - bytes, bytes, identity.crc)
             })
         }
-        Item::Clear { .. } | Item::Record(_) | Item::Small { .. } => true,
+        Item::Clear { .. } | Item::Record(_) | Item::Small { .. } | Item::Placed(_) => true,
     }) && header.payload as usize * 4096 == payload.len()
 }
 

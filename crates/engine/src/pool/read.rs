@@ -347,8 +347,11 @@ fn parts_of(store: &Store, plan: SmallVec<[Planned; 1]>) -> SmallVec<[Part; 1]> 
             Planned::Ready(piece) => parts.push(Part::Ready(piece)),
             Planned::Blocks { segment, page, crcs, addrs } => {
                 let (mut from, mut at) = (0usize, page);
-                for (_, range) in store.core.space.layout.map(segment, page, crcs.len() as u32, 0) {
-                    let pages = (range.length / 4096) as u32;
+                let layout = &store.core.space.layout;
+                // an object of a bucket is on no device: it is not split
+                let whole = layout.is_in_bucket(segment).then_some(crcs.len() as u32);
+                let by_device = layout.map(segment, page, crcs.len() as u32, 0).into_iter().map(|(_, range)| (range.length / 4096) as u32);
+                for pages in whole.into_iter().chain(by_device) {
                     let mine = crcs.get(from..from + pages as usize).unwrap_or_default();
                     let addrs = SmallVec::from_slice(addrs.get(from..from + pages as usize).unwrap_or_default());
                     parts.push(Part::Blocks { crcs: SmallVec::from_slice(mine), addrs, place: (segment, at), attempt: 0 });

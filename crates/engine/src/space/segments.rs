@@ -116,6 +116,8 @@ pub(crate) struct SegmentTable {
     outlived: u64,
     /// Segments that became empty in this turn.
     emptied: Vec<SegmentId>,
+    /// Bucket segments that became free since the last call of [`take_freed`](SegmentTable::take_freed).
+    freed: Vec<SegmentId>,
 }
 
 impl SegmentTable {
@@ -132,6 +134,7 @@ impl SegmentTable {
             retained: BTreeSet::new(),
             outlived: 0,
             emptied: Vec::new(),
+            freed: Vec::new(),
         }
     }
 
@@ -430,6 +433,10 @@ impl SegmentTable {
                 segment.left_until = 0;
                 segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);
+                // not those that were never used
+                if !segment.is_on_devices() && segment.uses > 1 {
+                    self.freed.push(id);
+                }
                 let rank = segment.rank();
                 allocator.free.insert((rank, id));
                 allocator.ready += usize::from(rank != Rank::Hole);
@@ -512,6 +519,11 @@ impl SegmentTable {
         let Some(segment) = self.get_mut(id) else { return };
         (segment.emptying, segment.unclean, segment.backed) = (false, false, backed);
         self.set_state(id, SegmentState::Free);
+    }
+
+    /// Returns the bucket segments that became free since the last call; some may be in use again.
+    pub(super) fn take_freed(&mut self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.freed)
     }
 
     /// Records that the log up to `lsn` has what emptied segments since the last call.

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 
 use super::chunks::{Chunk, ChunkTable, NODE_GRAIN, Place};
 use super::layout::{AllocClass, SegmentLayout};
+use super::names::Names;
 use super::segments::{SegmentState, SegmentTable};
 use super::slots::Slots;
 
@@ -47,6 +48,7 @@ pub(crate) struct Space {
     pub(crate) targets: AllocTargets,
     pub(crate) segments: SegmentTable,
     pub(crate) chunks: ChunkTable,
+    pub(crate) names: Names,
     /// Generation of the last fixed checkpoint, which needs everything that dies from now on.
     pub(crate) sealed_generation: u64,
     /// Units of all live content: the footprints of the chunks, and the objects.
@@ -83,6 +85,7 @@ impl Space {
             targets: AllocTargets { landing: AllocClass::Data, meta: AllocClass::Data, small: None, nodes: None },
             segments: SegmentTable::new(),
             chunks: ChunkTable::default(),
+            names: Names::default(),
             sealed_generation: 0,
             live_units: 0,
             usable_units: 0,

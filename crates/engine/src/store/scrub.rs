@@ -94,8 +94,9 @@ impl Store {
         // several lists may refer to one piece
         let pieces = catalog.deadlists().flat_map(|list| list.list().pieces()).filter_map(|piece| piece.stored());
         let pieces: BTreeMap<(SegmentId, u32), ObjectRef> = pieces.map(|at| ((at.segment, at.offset), at)).collect();
-        let tables = self.core.space.chunks.stored().chain(catalog.snapshots.stored()).map(|(_, at)| at);
-        let whole = tables.chain(lists).chain(pieces.into_values()).chain([self.checkpoint_at]);
+        let space = &self.core.space;
+        let tables = space.chunks.stored().chain(catalog.snapshots.stored()).chain(space.names.stored()).map(|(_, at)| at);
+        let whole = tables.chain(space.names.stored_doomed()).chain(lists).chain(pieces.into_values()).chain([self.checkpoint_at]);
         let parts = |at: ObjectRef| self.checkpoint.parts.get(&(at.segment, at.offset)).into_iter().flatten().copied().chain([at]);
         whole.filter(|at| at.bytes() > 0).flat_map(parts)
     }

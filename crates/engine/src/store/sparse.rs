@@ -98,7 +98,9 @@ impl Store {
         let mut add = |ids: BTreeSet<SegmentId>, object: ObjectRef, bytes| {
             ids.into_iter().for_each(|id| found.entry(id).or_default().push(((object.segment, object.offset), bytes)));
         };
-        pages.chain(names).for_each(|(object, bytes)| add(touched(object), object, bytes));
+        // all names of objects are counted for the next checkpoint anyway, but for those that stay
+        let objects = self.core.space.names.unchanged().map(|at| (at, at.bytes() as usize + ObjectRef::STEP));
+        pages.chain(names).chain(objects).for_each(|(object, bytes)| add(touched(object), object, bytes));
         let mut pieces = BTreeMap::new();
         for (list, page) in lineages.map(|list| (list, 0)).chain(of_snapshots) {
             let directory = list.stored().filter(|_| !list.needs_write()).map(|at| (at, self.list_bytes(list) + page));
@@ -141,6 +143,7 @@ impl Store {
             let mut its = parts.get(&(at.segment, at.offset)).into_iter().flatten();
             moves(at) || its.any(|part| moves(*part))
         };
+        self.core.space.names.rewrite(here);
         let pages: Vec<u64> = self.core.space.chunks.stored().filter(|(_, at)| here(*at)).map(|(page, _)| page).collect();
         pages.into_iter().for_each(|page| self.core.space.chunks.dirty_page(page));
         let (catalog, pieces) = (&mut self.core.catalog, &self.core.pieces);

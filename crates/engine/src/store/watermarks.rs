@@ -396,7 +396,7 @@ impl Store {
         let retained = self.core.space.segments.retained_count() * 16;
         let estimate = &mut self.checkpoint.estimate;
         estimate.lists = self.core.pieces.to_write();
-        estimate.catalog = snapshots + volumes + others + retained + options;
+        estimate.catalog = snapshots + volumes + others + retained + options + self.core.space.names.bytes_to_write();
         debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
     }
 

@@ -1,6 +1,8 @@
 //! Pools with a bucket for their data. The engine puts nothing into it yet: all data is in the log,
 //! and the segments of the bucket are neither written nor counted as space of devices.
 
+mod placed;
+
 use millpond_block::{DeviceGeometry, MemberId, Op};
 use millpond_engine::{
     Aim, CatalogCommand, Class, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Invalid, JobCommand, Layout, PoolId,

@@ -1,19 +1,20 @@
 //! Samples of each structure, with a value in each field.
 
+mod bucket;
+mod encryption;
+
 use millpond_block::MemberId;
 
 use super::Kind;
 use crate::{
     Addr, BATCH_FIXED, BUCKET, BaseRecord, BatchHeader, BlockIdentity, BlockNo, CacheHead, CacheSegment, Checkpoint, ChunkId, ChunkRecord,
-    Claim, Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Doomed, DoomedName, Encoder, Epoch, FeatureNames,
-    FeatureSet, Filling, Group, HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord,
-    Lock, LogTail, Lsn, Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, NameRecord, Node, ObjectHead, ObjectName, ObjectRef,
-    OptionsRecord, PieceRef, PoolId, Record, Root, STREAMS, ScrubRecord, SegmentId, SegmentName, Shape, SmallRun, SnapshotId,
-    SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId, VolumeRecord, WalkRecord,
+    Claim, Class, Coding, Column, DeadDirectory, DeadRecord, DeviceId, DeviceNote, Encoder, Epoch, FeatureNames, FeatureSet, Filling,
+    Group, HEADER_PAGE, HoldRecord, Holder, Item, JobsRecord, Label, Layout, LimitRecord, LineageId, LineageRecord, Lock, LogTail, Lsn,
+    Member, MemberState, Move, NO_SEGMENT, NODE_BYTES, Node, ObjectHead, ObjectName, ObjectRef, OptionsRecord, PieceRef, PoolId, Record,
+    Root, STREAMS, ScrubRecord, SegmentId, Shape, SmallRun, SnapshotId, SnapshotRecord, Standing, StreamStart, Term, TreeRoot, VolumeId,
+    VolumeRecord, WalkRecord,
 };
 use crate::{Mark, StoredBlock};
-
-mod encryption;
 
 const POOL: PoolId = PoolId(*b"sixteen bytes id");
 
@@ -184,8 +185,8 @@ fn small_run() -> SmallRun {
     }
 }
 
-fn batches() -> [Vec<u8>; 6] {
-    let header = BatchHeader {
+fn header() -> BatchHeader {
+    BatchHeader {
         stream: 0,
         pages: 1,
         pool: POOL,
@@ -201,7 +202,11 @@ fn batches() -> [Vec<u8>; 6] {
         base: 10,
         payload: 3,
         grain: 1,
-    };
+    }
+}
+
+fn batches() -> [Vec<u8>; 6] {
+    let header = header();
     let raw = (1..=2).map(|n| StoredBlock::raw(n * 0x0101_0101, Mark::Clear)).collect();
     let packed = [(1, 3, Coding::Lz4), (2, 8, Coding::Raw), (3, 1, Coding::Zstd)];
     let packed = packed.map(|(crc, units, coding)| StoredBlock { crc, units, coding, mark: Mark::Clear }).to_vec();
@@ -321,8 +326,7 @@ fn checkpoint() -> Checkpoint {
         )],
         jobs: jobs(),
         wipe: 1,
-        reordered: 0,
-        bases: Vec::new(),
+        ..Checkpoint::default()
     }
 }
 
@@ -455,23 +459,7 @@ fn forwarded_page() -> Vec<u8> {
 
 /// Blocks that were gathered: of the head alone, and two that a snapshot shares.
 fn forwards() -> Vec<u8> {
-    let header = BatchHeader {
-        stream: 7,
-        pages: 1,
-        pool: POOL,
-        incarnation: 3,
-        next: SegmentId(21),
-        lsn: Lsn(8),
-        durable: Lsn(6),
-        epoch: Epoch(2),
-        chunk: ChunkId(900),
-        birth: 500,
-        segment: SegmentId(7),
-        offset: 12,
-        base: 12,
-        payload: 3,
-        grain: 8,
-    };
+    let header = BatchHeader { stream: 7, chunk: ChunkId(900), base: 12, grain: 8, ..header() };
     let source = |slot| (Addr::new(ChunkId(64), slot, 8, Coding::Raw), 0x0203_0405 * slot);
     let items = [
         Item::Blocks { volume: VolumeId(1), block: BlockNo(100), stored: vec![StoredBlock::raw(7, Mark::Clear)] },
@@ -529,28 +517,14 @@ fn object_head() -> Vec<u8> {
     ObjectHead { pool: POOL, term: Term(3), holder, name, length: 16 << 20, payload_checksum: 77 }.encode().to_vec()
 }
 
-fn segment_name(term: u32, count: u64) -> SegmentName {
-    SegmentName { term: Term(term), import: 0, count }
-}
-
-fn name_page() -> Vec<u8> {
-    let record = |segment, count, pages| NameRecord { segment: SegmentId(segment), name: segment_name(3, count), pages };
-    NameRecord::encode_page(&[record(384, 0xbc9a_7856_3412, 4096), record(385, 7, 2), record(511, 8, 300)])
-}
-
-fn doomed_list() -> Vec<u8> {
-    let doomed = |term, count, object| DoomedName { name: segment_name(term, count), object, generation: 129 };
-    DoomedName::encode_list(&[
-        doomed(2, 9, Doomed::There { pages: 4096 }),
-        doomed(3, 10, Doomed::InDoubt { deleted: false }),
-        doomed(3, 11, Doomed::InDoubt { deleted: true }),
-    ])
-}
-
 /// One or two samples of each structure: name, kind, bytes.
 pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
-    let ([linear, stripe, cached, spared, noted, bucket], [log_tails, bare], [blocks, moves, tags, promote, locks, bases], [head, segment]) =
-        (labels(), roots(), batches(), cache());
+    let (
+        [linear, stripe, cached, spared, noted, in_bucket],
+        [log_tails, bare],
+        [blocks, moves, tags, promote, locks, bases],
+        [head, segment],
+    ) = (labels(), roots(), batches(), cache());
     vec![
         ("label-linear", Kind::Label, linear.encode().to_vec()),
         ("label-groups", Kind::Label, stripe.encode().to_vec()),
@@ -591,8 +565,10 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("checkpoint-bases", Kind::Checkpoint, Checkpoint { bases: vec![base()], ..checkpoint() }.encode()),
         ("chunk-page-forwards", Kind::ChunkPage, forwarded_page()),
         ("batch-forwards", Kind::Batch, forwards()),
-        ("label-bucket", Kind::Label, bucket.encode().to_vec()),
-        ("name-page", Kind::NamePage, name_page()),
-        ("doomed-list", Kind::DoomedList, doomed_list()),
+        ("label-bucket", Kind::Label, in_bucket.encode().to_vec()),
+        ("name-page", Kind::NamePage, bucket::name_page()),
+        ("doomed-list", Kind::DoomedList, bucket::doomed_list()),
+        ("checkpoint-bucket", Kind::Checkpoint, bucket::checkpoint(checkpoint()).encode()),
+        ("batch-placed", Kind::Batch, bucket::placed(&header())),
     ]
 }

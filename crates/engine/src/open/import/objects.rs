@@ -93,6 +93,7 @@ impl Import {
                 self.wanted.extend(checkpoint.lineages.iter().filter_map(|line| line.deadlist));
                 self.wanted.extend(checkpoint.snapshot_pages.iter().map(|(_, at)| *at));
                 self.wanted.extend(checkpoint.frees.iter().map(|(_, at)| *at));
+                self.wanted.extend(checkpoint.name_pages.iter().map(|(_, at)| *at).chain(checkpoint.doomed));
                 self.checkpoint = Some(checkpoint);
                 self.stage = Stage::Objects;
                 self.read_objects()

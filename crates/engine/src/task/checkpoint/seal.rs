@@ -75,6 +75,8 @@ impl Checkpointer {
         store.core.unsettled = Some(Vec::new());
         store.core.space.sealed_generation = store.generation + 1;
         store.core.space.chunks.seal();
+        store.core.space.doom_free(store.generation + 1);
+        store.core.space.names.seal();
         self.replaced = store.core.take_retired();
         self.replaced.push(store.checkpoint_at);
         store.log.since_checkpoint = 0;
@@ -115,8 +117,8 @@ impl Checkpointer {
         true
     }
 
-    /// Encodes one piece, a slice of a deadlist, or a page of the chunk table. Returns the number
-    /// of bytes, 0 when all are done, and `None` when no segment is left.
+    /// Encodes one piece, a slice of a deadlist, or a page of the chunk table or of names. Returns the
+    /// number of bytes, 0 when all are done, and `None` when no segment is left.
     pub(super) fn encode_early(&mut self, store: &mut Store, sealed: &mut Sealed) -> Option<usize> {
         if let Some(piece) = sealed.pieces.pop_front() {
             let content = piece.content().expect("INV-DEAD-4: the content was read before");
@@ -136,9 +138,14 @@ impl Checkpointer {
             store.core.fade(list);
             return Some(bytes.len().max(1));
         }
-        let Some((page, bytes)) = store.core.space.chunks.next_sealed() else { return Some(0) };
+        if let Some((page, bytes)) = store.core.space.chunks.next_sealed() {
+            let at = if bytes.is_empty() { None } else { Some(self.put_object(store, &mut sealed.packer, &bytes)?) };
+            self.replaced.extend(store.core.space.chunks.set_stored(page, at));
+            return Some(bytes.len().max(1));
+        }
+        let Some((part, bytes)) = store.core.space.names.next_sealed() else { return Some(0) };
         let at = if bytes.is_empty() { None } else { Some(self.put_object(store, &mut sealed.packer, &bytes)?) };
-        self.replaced.extend(store.core.space.chunks.set_stored(page, at));
+        self.replaced.extend(store.core.space.names.set_stored(part, at));
         Some(bytes.len().max(1))
     }
 
@@ -158,6 +165,8 @@ impl Checkpointer {
         let Some(mut checkpoint) = sealed.checkpoint.take() else { return Some(0) };
         checkpoint.chunk_pages = store.core.space.chunks.stored().collect();
         checkpoint.snapshot_pages = store.core.catalog.snapshots.stored().collect();
+        checkpoint.name_pages = store.core.space.names.stored().collect();
+        checkpoint.doomed = store.core.space.names.stored_doomed();
         let lineages = std::mem::take(&mut sealed.lineages).into_iter();
         checkpoint.lineages = lineages.map(|(record, stored)| LineageRecord { deadlist: stored.get(), ..record }).collect();
         checkpoint.frees = sealed.frees.iter().filter_map(|(lineage, stored)| Some((*lineage, stored.get()?))).collect();
@@ -242,6 +251,9 @@ fn seal_catalog(store: &mut Store, catalog: &mut Catalog, flushes: VecDeque<Meta
         wipe: catalog.wipe,
         reordered: u8::from(catalog.is_reordered()),
         bases,
+        name_pages: Vec::new(),
+        doomed: None,
+        bucket: store.core.space.names.bucket().cloned(),
     };
     let settling = Settling::default();
     let pieces = store.core.pieces.seal();
