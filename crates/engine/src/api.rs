@@ -1,6 +1,7 @@
 //! Types of the engine's interface: commands, replies and errors. No logic.
 
 mod bases;
+mod bucket;
 mod command;
 mod listed;
 
@@ -11,6 +12,7 @@ use crate::Whole;
 pub use millpond_format::{Class, DeviceId, FeatureSet, Holder, Layout, Lsn, MemberState, PoolId, SnapshotId, VolumeId};
 
 pub use self::bases::*;
+pub use self::bucket::*;
 pub use self::command::*;
 pub use self::listed::*;
 

@@ -12,8 +12,8 @@ use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
 use crate::{
-    Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, LabelsInForce, Metrics, PoolInfo, PoolSpec,
-    PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
+    BucketError, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, LabelsInForce,
+    Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
 };
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
@@ -279,6 +279,22 @@ impl Engine {
     pub fn end_fetch_waits(&mut self, of: &dyn Fn(Tag) -> bool) {
         if let Some(pool) = self.open_mut() {
             pool.requests.end_fetch_waits(&mut pool.store, of);
+        }
+    }
+
+    /// Returns the next request to the pool's bucket, to be made on any thread and in any order; its
+    /// result is given to [`bucket_done`](Engine::bucket_done).
+    pub fn pop_bucket_work(&mut self) -> Option<BucketWork> {
+        let pool = self.open_mut()?;
+        pool.store.bucket.pop(pool.store.incarnation)
+    }
+
+    /// Takes the result of a request to the bucket: the bytes of a read. A store that does not answer has
+    /// none: it is asked again. A result of a request that is not known, for example one of an earlier
+    /// import or one that comes twice, is ignored.
+    pub fn bucket_done(&mut self, id: u64, result: Result<Buf, BucketError>) {
+        if let Some(pool) = self.open_mut() {
+            pool.bucket_done(id, result);
         }
     }
 

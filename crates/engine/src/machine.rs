@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use millpond_block::{Answer, Buf, Completion, DeviceSlot, Io, IoDone, Payload, Query, Request, Tag};
 
 use crate::{
-    CodecWork, Command, CommandError, DiffExtent, Engine, Entry, Fetch, FetchError, LabelsInForce, Metrics, PoolInfo, PoolState, Reply,
-    Target, Time, VolumeId, VolumeInfo, VolumeOptions,
+    BucketError, BucketWork, CodecWork, Command, CommandError, DiffExtent, Engine, Entry, Fetch, FetchError, LabelsInForce, Metrics,
+    PoolInfo, PoolState, Reply, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, completed device operations and time go in;
@@ -67,6 +67,12 @@ pub trait StateMachine {
     }
     /// Fails the requests that wait for chunks of bases and whose tags `of` accepts.
     fn end_fetch_waits(&mut self, _of: &dyn Fn(Tag) -> bool) {}
+    /// Returns the next request to the pool's bucket.
+    fn pop_bucket_work(&mut self) -> Option<BucketWork> {
+        None
+    }
+    /// Takes the result of such a request.
+    fn bucket_done(&mut self, _id: u64, _result: Result<Buf, BucketError>) {}
     /// Reports that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the slots of devices that did not answer while the pool was opened.
@@ -152,6 +158,12 @@ impl StateMachine for Engine {
     }
     fn fetched(&mut self, fetch: Fetch, result: Result<Option<Buf>, FetchError>) {
         Engine::fetched(self, fetch, result);
+    }
+    fn pop_bucket_work(&mut self) -> Option<BucketWork> {
+        Engine::pop_bucket_work(self)
+    }
+    fn bucket_done(&mut self, id: u64, result: Result<Buf, BucketError>) {
+        Engine::bucket_done(self, id, result);
     }
     fn is_fetch_wanted(&self, fetch: Fetch) -> bool {
         Engine::is_fetch_wanted(self, fetch)

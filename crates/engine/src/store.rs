@@ -64,7 +64,7 @@ pub(crate) use self::usage::Spans;
 pub(crate) use self::watermarks::{Estimate, LEAST_LOG, Waiting, Watermark};
 pub(crate) use self::write_sizes::{CensusWork, STEPS_PER_LEAF};
 use crate::core::Core;
-use crate::io::IoTable;
+use crate::io::{BucketIo, IoTable};
 use crate::log::Log;
 use crate::{CommandError, Fault, Metrics, Planted, PoolState, Reply, Time, Tuning};
 
@@ -83,6 +83,8 @@ pub(crate) struct Store {
     pub(crate) core: Core,
     pub(crate) log: Log,
     pub(crate) io: IoTable<Context>,
+    /// Reads of objects of the bucket.
+    pub(crate) bucket: BucketIo<Context>,
     pub(crate) bufs: BufPool,
     pub(crate) zeroes: Arc<Buf>,
     /// Number of this import.
@@ -146,6 +148,7 @@ impl Store {
             core,
             log,
             io,
+            bucket: BucketIo::default(),
             bufs,
             zeroes: Arc::new(Buf::zeroed(ZEROES)),
             incarnation: 0,

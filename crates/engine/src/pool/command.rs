@@ -20,6 +20,7 @@ impl Requests {
                 store.closing = Some(tag);
                 store.state = PoolState::Closing;
                 self.close_fetches(store);
+                store.bucket.give_up(&mut store.bufs);
             }
             Command::Query(query) => self.start_query_command(store, tag, query),
             Command::Catalog(_) | Command::Devices(_) | Command::Job(_) | Command::Checkpoint => {
@@ -70,6 +71,7 @@ impl Pool {
                 self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
                 self.requests.close_fetches(&mut self.store);
+                self.store.bucket.give_up(&mut self.store.bufs);
             }
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
             Command::Catalog(change) => self.requests.change_catalog(&mut self.store, tag, change),

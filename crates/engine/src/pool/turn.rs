@@ -1,6 +1,6 @@
 //! The turn: the work that the engine does once after each group of events.
 
-use millpond_block::{Completion, DiskError, IoDone, IoSlices, Op as RequestOp, Payload, Request, Tag};
+use millpond_block::{Buf, Completion, DiskError, IoDone, IoSlices, Op as RequestOp, Payload, Request, Tag};
 use millpond_format::Lsn;
 
 use super::diff::STEPS_PER_TURN;
@@ -11,7 +11,7 @@ use crate::api::Target;
 use crate::io::Ended;
 use crate::store::{Context, Store, Waiting, Watermark};
 use crate::task::{Beside, JobTasks, checkpoint_brings_space, release_retained, step_evacuation, step_give_back};
-use crate::{Fault, Planted, PoolState, Reply, Time};
+use crate::{BucketError, Fault, Planted, PoolState, Reply, Time};
 
 /// Checkpoints without gain after which waiting writes fail with ENOSPC.
 const STARVED_CHECKPOINTS: u64 = 6;
@@ -140,6 +140,18 @@ impl Pool {
         }
     }
 
+    /// Takes the result of a request to the bucket; see [`Engine::bucket_done`](crate::Engine::bucket_done).
+    pub(crate) fn bucket_done(&mut self, id: u64, result: Result<Buf, BucketError>) {
+        self.store.bucket.done(id, result, &mut self.store.bufs);
+        self.end_bucket_reads();
+    }
+
+    fn end_bucket_reads(&mut self) {
+        while let Some(ended) = self.store.bucket.pop_ended() {
+            self.ended(ended);
+        }
+    }
+
     fn ended(&mut self, ended: Ended<Context>) {
         if let Some(pin) = ended.pin
             && let Some(segment) = self.store.core.space.segments.get_mut(pin)
@@ -232,6 +244,7 @@ impl Pool {
         while let Some(ended) = self.store.io.pop_idle(&mut self.store.bufs) {
             self.ended(ended);
         }
+        self.end_bucket_reads();
         self.requests.comparisons = STEPS_PER_TURN;
         self.requests.codec.begin_turn(self.store.tuning.codec_at_once);
         self.requests.go_on_with_ready(&mut self.store);
@@ -286,7 +299,11 @@ impl Pool {
             self.close_when_quiet();
         }
         self.store.bound_memory();
-        busy | !self.requests.ready.is_empty() | self.requests.fills_are_due() | self.requests.waits_for_space() | self.store.io.has_idle()
+        busy | !self.requests.ready.is_empty()
+            | self.requests.fills_are_due()
+            | self.requests.waits_for_space()
+            | self.store.io.has_idle()
+            | self.store.bucket.has_ended()
     }
 
     /// Retries waiting writes when there is room, and fails them with ENOSPC when no more can come:

@@ -7,7 +7,7 @@ use millpond_format::{Addr, FANOUT, SegmentId, TreeRoot};
 use smallvec::SmallVec;
 
 use super::{Context, Store};
-use crate::io::Replica;
+use crate::io::{BucketPages, Manner, Object, Replica};
 use crate::space::PAGE;
 use crate::{PoolState, Target};
 
@@ -77,10 +77,18 @@ impl Store {
     }
 
     /// Reads pages of a segment; pins it, so that it is not reused before the read is done. Each
-    /// `attempt` reads another copy, where there are several.
+    /// `attempt` reads another copy, where there are several; of an object it reads it again.
     pub(crate) fn read_segment(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32, attempt: u8) {
         if let Some(found) = self.core.space.segments.get_mut(segment) {
             found.pins += 1;
+        }
+        if self.core.space.layout.is_in_bucket(segment) {
+            let manner = match context {
+                _ if attempt > 0 => Manner::Again,
+                Context::CleanHeader(..) | Context::Clean(..) => Manner::Later,
+                _ => Manner::Urgent,
+            };
+            return self.read_object(context, BucketPages { segment, first: page, count: pages }, manner);
         }
         self.io.read(context, &self.core.space.layout, segment, page, pages, attempt, &mut self.bufs);
     }
@@ -89,7 +97,16 @@ impl Store {
     /// do not count, because a guest that needs the pages reads them itself.
     pub(crate) fn read_segment_ahead(&mut self, context: Context, segment: SegmentId, page: u32, pages: u32) {
         self.pin(segment);
+        if self.core.space.layout.is_in_bucket(segment) {
+            return self.read_object(context, BucketPages { segment, first: page, count: pages }, Manner::Later);
+        }
         let (layout, bufs) = (&self.core.space.layout, &mut self.bufs);
         self.io.quietly(|io| io.read(context, layout, segment, page, pages, 0, bufs));
+    }
+
+    fn read_object(&mut self, context: Context, pages: BucketPages, manner: Manner) {
+        let object =
+            self.core.space.names.get(pages.segment).map(|named| Object { name: named.name.into(), pages: u32::from(named.pages) });
+        self.bucket.read(context, object, pages, manner, &mut self.bufs);
     }
 }

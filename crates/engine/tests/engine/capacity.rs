@@ -1,6 +1,7 @@
 //! Pools with a bucket for their data. The engine puts nothing into it yet: all data is in the log,
 //! and the segments of the bucket are neither written nor counted as space of devices.
 
+mod objects;
 mod placed;
 
 use millpond_block::{DeviceGeometry, MemberId, Op};

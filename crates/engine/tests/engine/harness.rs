@@ -1,13 +1,45 @@
 //! An engine with memory devices; every device operation completes at once, in order.
 
+use std::collections::BTreeMap;
+
 use millpond_block::{
-    ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, MemberId, Op, Payload, Query, Request,
-    SectorProfile, Since, Tag,
+    Buf, ByteRange, CacheMode, DeviceError, DeviceGeometry, DeviceSlot, DiskError, Io, IoDone, IoKind, MemberId, Op, Payload, Query,
+    Request, SectorProfile, Since, Tag,
 };
 use millpond_engine::{
-    CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout, NewDevice, PoolId, PoolSpec, PoolState,
-    Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
+    BucketError, BucketOp, CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout, NewDevice, PoolId,
+    PoolSpec, PoolState, Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
 };
+use millpond_format::ObjectName;
+
+/// Objects of a bucket in memory.
+#[derive(Default)]
+pub struct Bucket {
+    pub objects: BTreeMap<ObjectName, Vec<u8>>,
+    /// It does not answer.
+    pub away: bool,
+    /// Reads that are answered with wrong bytes, before right ones.
+    pub rots: u32,
+    /// Reads that were answered.
+    pub reads: Vec<(ObjectName, u64, usize)>,
+}
+
+impl Bucket {
+    fn answer(&mut self, op: &BucketOp) -> Result<Buf, BucketError> {
+        let BucketOp::Read { name, offset, length } = op;
+        self.reads.push((*name, *offset, *length));
+        let object = self.objects.get(name).ok_or(BucketError::Missing)?;
+        let from = *offset as usize;
+        let bytes = object.get(from..from + length).ok_or(BucketError::Damaged)?;
+        let mut buf = Buf::zeroed(*length);
+        buf.bytes_mut()[..*length].copy_from_slice(bytes);
+        if self.rots > 0 {
+            self.rots -= 1;
+            buf.bytes_mut().iter_mut().for_each(|byte| *byte ^= 0x10);
+        }
+        Ok(buf)
+    }
+}
 
 pub struct Harness {
     pub engine: Engine,
@@ -34,6 +66,7 @@ pub struct Harness {
     /// When true, devices refuse to zero ranges; and the number of refusals.
     pub refuse_zeros: bool,
     pub refused_zeros: u64,
+    pub bucket: Bucket,
     next_tag: u64,
 }
 
@@ -137,6 +170,7 @@ impl Harness {
             discarded: 0,
             refuse_zeros: false,
             refused_zeros: 0,
+            bucket: Bucket::default(),
             next_tag: 1,
         }
     }
@@ -218,6 +252,13 @@ impl Harness {
             while let Some(io) = self.engine.pop_io() {
                 any = true;
                 self.perform(io);
+            }
+            while !self.bucket.away
+                && let Some(work) = self.engine.pop_bucket_work()
+            {
+                any = true;
+                let result = self.bucket.answer(&work.op);
+                self.engine.bucket_done(work.id, result);
             }
             if !more && !any {
                 return;

@@ -8,7 +8,7 @@ use millpond_format::{
 
 use super::*;
 
-const NAME: SegmentName = SegmentName { term: Term(1), import: 0, count: 5 };
+pub(super) const NAME: SegmentName = SegmentName { term: Term(1), import: 0, count: 5 };
 const STREAM: usize = 7;
 
 fn newest_root(image: &[u8]) -> Root {
@@ -18,7 +18,7 @@ fn newest_root(image: &[u8]) -> Root {
 }
 
 /// Offset of a segment of the log, which is on one device.
-fn place(segment: SegmentId) -> usize {
+pub(super) fn place(segment: SegmentId) -> usize {
     (AREA_BYTES + u64::from(segment.0 - SEGMENTS) * EXTENT) as usize
 }
 
@@ -38,19 +38,19 @@ fn names(image: &[u8]) -> Vec<NameRecord> {
 }
 
 /// A whole chunk of guests' blocks in the newest checkpoint.
-fn some_chunk(image: &[u8]) -> ChunkRecord<'static> {
+pub(super) fn some_chunk(image: &[u8]) -> ChunkRecord<'static> {
     let pages = checkpoint(image).chunk_pages;
     let mut records = pages.iter().flat_map(|(_, at)| ChunkRecord::decode_page(object(image, *at)).unwrap());
     records.find(|record| record.grain == 8 && record.class < 4 && record.live.iter().any(|word| *word != 0)).unwrap()
 }
 
-fn placed(record: &ChunkRecord<'_>) -> Placed {
+pub(super) fn placed(record: &ChunkRecord<'_>) -> Placed {
     let chunk = PlacedChunk { chunk: record.chunk, page: 2, header: 1, present: record.live.to_vec() };
     Placed { segment: SegmentId(0), name: NAME, pages: 64, class: 4, chunks: vec![chunk] }
 }
 
 /// Appends a batch with these items to the log of a pool that had a checkpoint, and nothing after it.
-fn append(image: &mut [u8], items: &[Item]) {
+pub(super) fn append(image: &mut [u8], items: &[Item]) {
     let root = newest_root(image);
     let start = root.log_tails.last().unwrap().streams[STREAM];
     let (segment, offset) = if start.segment == NO_SEGMENT { (start.next, 0) } else { (start.segment, start.offset) };
@@ -78,7 +78,7 @@ fn append(image: &mut [u8], items: &[Item]) {
 }
 
 /// A pool after a checkpoint.
-fn at_rest() -> (Harness, VolumeId) {
+pub(super) fn at_rest() -> (Harness, VolumeId) {
     let tuning = Tuning { rewind_checkpoints: 0, rewind_millis: 0, ..tuning() };
     let mut harness = pool(&[64], Layout::Linear, tuning);
     let volume = volume(&mut harness);
@@ -87,7 +87,7 @@ fn at_rest() -> (Harness, VolumeId) {
 }
 
 /// Number of blocks of the volume that cannot be read; all others are as they were written.
-fn unreadable(harness: &mut Harness, volume: VolumeId) -> u32 {
+pub(super) fn unreadable(harness: &mut Harness, volume: VolumeId) -> u32 {
     let mut count = 0;
     for at in (0..SIZE).step_by(4096) {
         match harness.request(Target::Head(volume), Op::Read, at, 4096, &[]) {
@@ -109,7 +109,7 @@ fn checkpoints_and_imports_keep_what_the_log_has_placed() {
     let blocks: u32 = record.live.iter().map(|word| word.count_ones()).sum();
     append(&mut harness.media[0], &[Item::Record(Record::Term { term: Term(1) }), Item::Placed(placed(&record))]);
     harness.reopen();
-    // nothing can be read from the bucket yet
+    // the bucket does not have the object
     assert_eq!(unreadable(&mut harness, volume), blocks);
     harness.command(Command::Checkpoint).unwrap();
     let named = NameRecord { segment: SegmentId(0), name: NAME, pages: 64 };

@@ -1,0 +1,336 @@
+//! Reads of objects of a bucket, for segments whose content is one: the caller gets ranges of objects
+//! to read, and brings their bytes.
+//!
+//! A read is cut into *units* of its object, aligned, of 256 KiB. Reads of one unit share one
+//! [`BucketWork`], and the last units are kept in memory for a while, because the cleaner reads the
+//! header and then the blocks, and guests come back for neighbours. A read that found wrong bytes reads its
+//! units again, and shares nothing.
+//!
+//! The caller tries a store that does not answer again, for as long as it takes: a bucket that is away is
+//! no error. What it reports ends the read: an object that is missing is as a device that is gone.
+//!
+//! INV-OBJ-8: a result counts only for the work whose number it has. Numbers have that of the import in
+//! them and are never used again, so a result that comes late, twice, or after a new import changes
+//! nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use millpond_block::{Buf, BufPool, DeviceError, PAGE};
+use millpond_format::{ObjectName, SegmentId};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use super::Ended;
+use crate::{BucketError, BucketOp, BucketWork};
+
+#[cfg(test)]
+mod tests;
+
+/// Bytes of a unit.
+const UNIT: u64 = 256 << 10;
+/// Most works that the caller has at a time.
+const AT_ONCE: usize = 16;
+/// Bytes of units that are kept after they were read.
+const KEPT: usize = 64 << 20;
+
+/// A unit of an object: its number is its offset divided by [`UNIT`].
+type UnitKey = (ObjectName, u64);
+
+/// An object of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Object {
+    pub(crate) name: ObjectName,
+    /// Its length in pages.
+    pub(crate) pages: u32,
+}
+
+impl Object {
+    fn bytes(self) -> u64 {
+        u64::from(self.pages) * PAGE as u64
+    }
+}
+
+/// A part of a segment that is to be read: its first page, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pages {
+    pub(crate) segment: SegmentId,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+impl Pages {
+    fn begin(self) -> u64 {
+        u64::from(self.first) * PAGE as u64
+    }
+
+    fn bytes(self) -> usize {
+        self.count as usize * PAGE
+    }
+}
+
+/// How a read of an object treats the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// A guest waits for it.
+    Urgent,
+    /// It comes after those for which a guest waits.
+    Later,
+    /// A guest waits for it, and bytes that were read before are not used.
+    Again,
+}
+
+/// A read that waits for units.
+#[derive(Debug)]
+struct Reading<C> {
+    context: C,
+    pages: Pages,
+    buf: Buf,
+    /// Number of units that are not here yet.
+    left: usize,
+    result: Result<(), DeviceError>,
+}
+
+/// A unit that is being read.
+#[derive(Debug)]
+struct UnitRead {
+    key: UnitKey,
+    length: usize,
+    readers: SmallVec<[u32; 2]>,
+    /// The number under which the caller has it.
+    out: Option<u64>,
+    /// Other reads may share it.
+    shared: bool,
+}
+
+/// Units that were read, the least recently used first.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The stamp of the last use of each, its bytes, and how many of these belong to it.
+    units: FxHashMap<UnitKey, (u64, Buf, usize)>,
+    order: BTreeMap<u64, UnitKey>,
+    bytes: usize,
+    last: u64,
+}
+
+impl Kept {
+    fn get(&mut self, key: UnitKey) -> Option<&[u8]> {
+        let (used, buf, length) = self.units.get_mut(&key)?;
+        self.last += 1;
+        self.order.remove(used);
+        self.order.insert(self.last, key);
+        *used = self.last;
+        buf.bytes().get(..*length)
+    }
+
+    fn insert(&mut self, key: UnitKey, buf: Buf, length: usize, bufs: &mut BufPool) {
+        self.remove(key, bufs);
+        self.last += 1;
+        self.bytes += buf.size();
+        self.order.insert(self.last, key);
+        self.units.insert(key, (self.last, buf, length));
+        while self.bytes > KEPT {
+            let Some((_, oldest)) = self.order.first_key_value() else { return };
+            self.remove(*oldest, bufs);
+        }
+    }
+
+    fn remove(&mut self, key: UnitKey, bufs: &mut BufPool) {
+        if let Some((used, buf, _)) = self.units.remove(&key) {
+            self.order.remove(&used);
+            self.bytes -= buf.size();
+            bufs.give(buf);
+        }
+    }
+}
+
+/// Reads of objects, with the purposes `C` of those that wait.
+pub(crate) struct BucketIo<C> {
+    /// Number of the last unit and of the last read of this import.
+    last_unit: u32,
+    last_read: u32,
+    readings: FxHashMap<u32, Reading<C>>,
+    units: FxHashMap<u32, UnitRead>,
+    /// Units that further reads may share.
+    shared: FxHashMap<UnitKey, u32>,
+    /// Units for the caller to take: those for which guests wait, and others.
+    urgent: VecDeque<u32>,
+    later: VecDeque<u32>,
+    out: usize,
+    kept: Kept,
+    ended: VecDeque<Ended<C>>,
+    /// The pool closes: nothing is read any more.
+    closed: bool,
+}
+
+impl<C> Default for BucketIo<C> {
+    fn default() -> BucketIo<C> {
+        BucketIo {
+            last_unit: 0,
+            last_read: 0,
+            readings: FxHashMap::default(),
+            units: FxHashMap::default(),
+            shared: FxHashMap::default(),
+            urgent: VecDeque::new(),
+            later: VecDeque::new(),
+            out: 0,
+            kept: Kept::default(),
+            ended: VecDeque::new(),
+            closed: false,
+        }
+    }
+}
+
+impl<C> BucketIo<C> {
+    /// Reads pages of a segment that is `object`; pages behind its end are zeroes. Without an object the
+    /// read ends with an error. The segment must be pinned, and is unpinned when the read has ended.
+    pub(crate) fn read(&mut self, context: C, object: Option<Object>, pages: Pages, manner: Manner, bufs: &mut BufPool) {
+        let mut reading = Reading { context, pages, buf: bufs.take(pages.bytes()), left: 0, result: Ok(()) };
+        let Some(object) = object.filter(|_| !self.closed) else {
+            reading.result = Err(DeviceError::Gone);
+            return self.end(reading, bufs);
+        };
+        let (begin, end) = (pages.begin(), (pages.begin() + pages.bytes() as u64).min(object.bytes()));
+        let there = usize::try_from(end.saturating_sub(begin)).unwrap_or(0);
+        if let Some(behind) = reading.buf.bytes_mut().get_mut(there..) {
+            behind.fill(0);
+        }
+        if there == 0 {
+            return self.end(reading, bufs);
+        }
+        self.last_read = self.last_read.wrapping_add(1);
+        let id = self.last_read;
+        for number in begin / UNIT..=(end - 1) / UNIT {
+            let key = (object.name, number);
+            if manner == Manner::Again {
+                self.kept.remove(key, bufs);
+                self.shared.remove(&key);
+            } else if let Some(unit) = self.kept.get(key) {
+                copy_unit(number, unit, &mut reading);
+                continue;
+            }
+            reading.left += 1;
+            self.want(key, id, object, manner);
+        }
+        if reading.left == 0 {
+            return self.end(reading, bufs);
+        }
+        self.readings.insert(id, reading);
+    }
+
+    /// Adds a reader to a unit.
+    fn want(&mut self, key: UnitKey, reader: u32, object: Object, manner: Manner) {
+        let known = self.shared.get(&key).copied();
+        let id = known.unwrap_or_else(|| {
+            self.last_unit = self.last_unit.wrapping_add(1);
+            self.last_unit
+        });
+        let offset = key.1 * UNIT;
+        let length = usize::try_from(UNIT.min(object.bytes() - offset)).unwrap_or(0);
+        let fresh = UnitRead { key, length, readers: SmallVec::new(), out: None, shared: manner != Manner::Again };
+        let unit = self.units.entry(id).or_insert(fresh);
+        unit.readers.push(reader);
+        match manner {
+            // it may wait among the others already: it is taken once
+            Manner::Urgent | Manner::Again if unit.out.is_none() => self.urgent.push_back(id),
+            Manner::Later if known.is_none() => self.later.push_back(id),
+            _ => {}
+        }
+        if unit.shared {
+            self.shared.insert(key, id);
+        }
+    }
+
+    /// Returns the next work for the caller. No other import of the pool has the number `incarnation`.
+    pub(crate) fn pop(&mut self, incarnation: u32) -> Option<BucketWork> {
+        if self.out >= AT_ONCE {
+            return None;
+        }
+        loop {
+            let id = self.urgent.pop_front().or_else(|| self.later.pop_front())?;
+            let Some(unit) = self.units.get_mut(&id).filter(|unit| unit.out.is_none()) else { continue };
+            let id = u64::from(incarnation) << 32 | u64::from(id);
+            unit.out = Some(id);
+            self.out += 1;
+            let (name, number) = unit.key;
+            return Some(BucketWork { id, op: BucketOp::Read { name, offset: number * UNIT, length: unit.length } });
+        }
+    }
+
+    /// Takes the result of a work. Does nothing for a number that is not known.
+    pub(crate) fn done(&mut self, id: u64, result: Result<Buf, BucketError>, bufs: &mut BufPool) {
+        let number = u32::try_from(id & u64::from(u32::MAX)).unwrap_or(0);
+        if self.units.get(&number).is_none_or(|unit| unit.out != Some(id)) {
+            return result.into_iter().for_each(|buf| bufs.give(buf));
+        }
+        let Some(UnitRead { key, length, readers, .. }) = self.units.remove(&number) else { return };
+        self.out -= 1;
+        if self.shared.get(&key) == Some(&number) {
+            self.shared.remove(&key);
+        }
+        let unit = result.ok().filter(|buf| buf.size() >= length);
+        let bytes = unit.as_ref().and_then(|buf| buf.bytes().get(..length));
+        for reader in readers {
+            let Some(reading) = self.readings.get_mut(&reader) else { continue };
+            match bytes {
+                Some(bytes) => copy_unit(key.1, bytes, reading),
+                None => reading.result = Err(DeviceError::Gone),
+            }
+            reading.left -= 1;
+            if reading.left == 0
+                && let Some(reading) = self.readings.remove(&reader)
+            {
+                self.end(reading, bufs);
+            }
+        }
+        if let Some(buf) = unit {
+            self.kept.insert(key, buf, length, bufs);
+        }
+    }
+
+    fn end(&mut self, reading: Reading<C>, bufs: &mut BufPool) {
+        let Reading { context, pages, buf, result, .. } = reading;
+        let buf = if result.is_ok() {
+            Some(buf)
+        } else {
+            bufs.give(buf);
+            None
+        };
+        self.ended.push_back(Ended { context, result, buf, pin: Some(pages.segment), member: None });
+    }
+
+    /// Returns the next read that has ended.
+    pub(crate) fn pop_ended(&mut self) -> Option<Ended<C>> {
+        self.ended.pop_front()
+    }
+
+    /// Returns whether [`pop_ended`](Self::pop_ended) has a read.
+    pub(crate) fn has_ended(&self) -> bool {
+        !self.ended.is_empty()
+    }
+
+    /// Ends all reads with an error, and those that come, because the pool closes: it must not wait for a
+    /// bucket that is away. Results are ignored when they come.
+    pub(crate) fn give_up(&mut self, bufs: &mut BufPool) {
+        self.closed = true;
+        self.units.clear();
+        self.shared.clear();
+        self.out = 0;
+        let mut readings: Vec<(u32, Reading<C>)> = self.readings.drain().collect();
+        readings.sort_unstable_by_key(|(id, _)| *id);
+        for (_, mut reading) in readings {
+            reading.result = Err(DeviceError::Gone);
+            self.end(reading, bufs);
+        }
+    }
+}
+
+/// Copies the part of a unit that a read wants.
+fn copy_unit<C>(number: u64, unit: &[u8], reading: &mut Reading<C>) {
+    let (offset, begin) = (number * UNIT, reading.pages.begin());
+    let end = begin + reading.pages.bytes() as u64;
+    let (from, to) = (begin.max(offset), end.min(offset + unit.len() as u64));
+    let range = |base: u64| (from.saturating_sub(base)) as usize..(to.saturating_sub(base)) as usize;
+    if let (Some(source), Some(target)) = (unit.get(range(offset)), reading.buf.bytes_mut().get_mut(range(begin))) {
+        target.copy_from_slice(source);
+    }
+}
