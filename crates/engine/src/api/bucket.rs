@@ -7,11 +7,11 @@ use millpond_format::ObjectName;
 pub struct BucketWork {
     /// Number of the work, never used again by any import of the pool.
     pub id: u64,
-    /// What is to be done.
+    /// The operation.
     pub op: BucketOp,
 }
 
-/// What is to be done in a bucket.
+/// An operation of a bucket.
 #[derive(Debug)]
 pub enum BucketOp {
     /// Read part of an object: its result is `length` bytes or more.

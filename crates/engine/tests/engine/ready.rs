@@ -254,8 +254,8 @@ fn a_small_log_is_prepared_before_its_data() {
     harness.audit();
 }
 
-/// What the log emptied is not free before a checkpoint, so a log that is small beside its pool has
-/// them more often: after a quarter of its size.
+/// Segments that the log emptied are not free before a checkpoint, so a log that is small beside its pool
+/// has them more often: after a quarter of its size.
 #[test]
 fn a_small_log_has_its_checkpoints_in_time() {
     let (mut harness, volume) = small_log(96, Tuning { checkpoint_log_bytes: 1 << 30, ..tuning(bounds()) });
