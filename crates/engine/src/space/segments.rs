@@ -280,6 +280,13 @@ impl SegmentTable {
         counted.map(GroupAllocator::ready_pages).sum()
     }
 
+    /// Returns whether free segments without space on the host are left, of the class that comes first or,
+    /// without one, of any.
+    pub(crate) fn has_holes(&self, first: Option<AllocClass>) -> bool {
+        let mut counted = self.allocators.iter().filter(|allocator| first.is_none_or(|first| allocator.alloc_class == first));
+        counted.any(|allocator| allocator.free.len() > allocator.ready)
+    }
+
     /// Returns the pages of each group that shall be ready: its share of the free pages of the class
     /// that comes first, or of the other classes.
     fn shares(&self, wanted: Wanted) -> impl Fn(&GroupAllocator) -> u64 + use<> {

@@ -159,8 +159,8 @@ impl Store {
     }
 
     /// Returns `pages` of ready segments as they are divided among the classes. Guests wait for writes
-    /// to the log alone, so its devices come first: they have the smallest part of the free space of
-    /// a pool, and would get as small a part of what is ready.
+    /// to the log alone, so its class comes first: it has the smallest part of the free space of a pool,
+    /// and would get as small a part of what is ready.
     pub(crate) fn wanted_ready(&self, pages: u64) -> Wanted {
         Wanted { pages, first: self.is_split().then_some(self.core.space.targets.landing) }
     }

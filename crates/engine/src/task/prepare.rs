@@ -163,8 +163,9 @@ impl Preparer {
 /// burst is over. A log without flushes loses nothing at holes, and may be as fast as its devices are:
 /// zeroes would take half of their bandwidth.
 fn comes_to_a_hole(store: &Store) -> bool {
-    let ready = store.core.space.segments.ready_pages(store.wanted_ready(0).first);
+    let (segments, first) = (&store.core.space.segments, store.wanted_ready(0).first);
+    let ready = segments.ready_pages(first);
     let taken = store.stock.taken_per_second();
     let is_slow = taken.min(store.stock.logged_per_second()) <= AHEAD_BYTES;
-    is_slow && store.stock.flushes_often() && ready * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
+    is_slow && store.stock.flushes_often() && segments.has_holes(first) && ready * PAGE < AHEAD_SECONDS * taken.min(AHEAD_BYTES)
 }

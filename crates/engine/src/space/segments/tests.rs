@@ -465,6 +465,8 @@ impl Twin {
         let in_first = |plain: &Plain| plain.home.is_some_and(|home| first.is_none_or(|first| home.0 == first));
         let ready = self.pages_of(|plain| plain.is(SegmentState::Free) && plain.backed && in_first(plain));
         assert_eq!(self.table.ready_pages(first), ready, "{first:?}");
+        let hole = |plain: &Plain| plain.is(SegmentState::Free) && !plain.backed && in_first(plain);
+        assert_eq!(self.table.has_holes(first), self.plain.iter().any(hole), "{first:?}");
     }
 }
 
