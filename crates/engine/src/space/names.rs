@@ -182,12 +182,14 @@ impl Names {
     }
 
     /// Returns the most bytes that the next checkpoint takes for names: changed pages, the list, and
-    /// their places in the checkpoint object.
-    pub(crate) fn bytes_to_write(&self) -> usize {
+    /// their places in the checkpoint object. It dooms `ending` names more at most, each of which may
+    /// change a page.
+    pub(crate) fn bytes_to_write(&self, ending: usize) -> usize {
         let Some(bucket) = &self.bucket else { return 0 };
         let page = (NAMES_PER_PAGE as usize * NameRecord::BYTES).next_multiple_of(ObjectRef::STEP) + 24;
-        let list = self.doomed.len() * DoomedName::BYTES + ObjectRef::STEP;
-        self.dirty.len() * page + self.stored.len() * 24 + list + bucket.source.len() + 64
+        let list = (self.doomed.len() + ending) * DoomedName::BYTES + ObjectRef::STEP;
+        let unchanged = self.stored.len() + self.sealing.len();
+        (self.dirty.len() + ending.min(unchanged)) * page + self.stored.len() * 24 + list + bucket.source.len() + 64
     }
 
     /// Loads a page of a checkpoint. Returns false when a name is there twice.

@@ -533,6 +533,12 @@ impl SegmentTable {
         std::mem::take(&mut self.freed)
     }
 
+    /// Returns the number of names that the next checkpoint may doom: of bucket segments that became
+    /// free, and of those in retention, which may become free until then.
+    pub(crate) fn ending_names(&self) -> usize {
+        self.freed.len() + self.retained_in(AllocClass::Bucket)
+    }
+
     /// Records that the log up to `lsn` has what emptied segments since the last call.
     pub(crate) fn stamp_emptied(&mut self, lsn: Lsn) {
         for id in std::mem::take(&mut self.emptied) {

@@ -394,9 +394,10 @@ impl Store {
         let options = catalog.options().len() * 160 + JOBS_BYTES + bases;
         let others = (catalog.lineages.len() + catalog.walks.len() + catalog.frees.len()) * 96 + catalog.snapshots.pages() * 24;
         let retained = self.core.space.segments.retained_count() * 16;
+        let names = self.core.space.names.bytes_to_write(self.core.space.segments.ending_names());
         let estimate = &mut self.checkpoint.estimate;
         estimate.lists = self.core.pieces.to_write();
-        estimate.catalog = snapshots + volumes + others + retained + options + self.core.space.names.bytes_to_write();
+        estimate.catalog = snapshots + volumes + others + retained + options + names;
         debug_assert!(self.lists_are_counted(), "INV-CKPT-5: directories of deadlists are counted as they change");
     }
 
