@@ -5,7 +5,7 @@ use millpond_format::ObjectName;
 /// A request to a bucket, to be made on any thread and in any order.
 #[derive(Debug)]
 pub struct BucketWork {
-    /// Number of the work, never used again by any import of the pool.
+    /// Number of the work, not used again by this import or a later one that writes.
     pub id: u64,
     /// The operation.
     pub op: BucketOp,

@@ -2,7 +2,7 @@
 //! to read, and brings their bytes.
 //!
 //! A read is cut into *units* of its object, aligned, of 256 KiB. Reads of one unit share one
-//! [`BucketWork`], and the last units are kept in memory for a while, because the cleaner reads the
+//! [`BucketWork`], and the last 64 MiB of units are kept in memory, because the cleaner reads the
 //! header and then the blocks, and guests come back for neighbours. A read that found wrong bytes reads its
 //! units again, and shares nothing.
 //!
@@ -10,8 +10,9 @@
 //! no error. What it reports ends the read: an object that is missing is as a device that is gone.
 //!
 //! INV-OBJ-8: a result counts only for the work whose number it has. Numbers have that of the import in
-//! them and are never used again, so a result that comes late, twice, or after a new import changes
-//! nothing.
+//! them and are not used again by it or a later one that writes, so a result that comes late, twice, or
+//! after a new import changes nothing. Imports that write nothing have no number of their own: their caller
+//! drops results at the close.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -262,7 +263,9 @@ impl<C> BucketIo<C> {
         if self.units.get(&number).is_none_or(|unit| unit.out != Some(id)) {
             return result.into_iter().for_each(|buf| bufs.give(buf));
         }
-        let Some(UnitRead { key, length, readers, .. }) = self.units.remove(&number) else { return };
+        let Some(UnitRead { key, length, readers, shared, .. }) = self.units.remove(&number) else { return };
+        // bytes that another read found wrong, and reads again, are not kept
+        let is_newest = !shared || self.shared.get(&key) == Some(&number);
         self.out -= 1;
         if self.shared.get(&key) == Some(&number) {
             self.shared.remove(&key);
@@ -282,8 +285,10 @@ impl<C> BucketIo<C> {
                 self.end(reading, bufs);
             }
         }
-        if let Some(buf) = unit {
-            self.kept.insert(key, buf, length, bufs);
+        match unit {
+            Some(buf) if is_newest => self.kept.insert(key, buf, length, bufs),
+            Some(buf) => bufs.give(buf),
+            None => {}
         }
     }
 
