@@ -1,29 +1,13 @@
 //! Samples of structures with encrypted blocks, and of the key table.
 
-use super::{POOL, batch, volume};
+use super::{POOL, batch, header, volume};
 use crate::{
     Addr, BatchHeader, BlockIdentity, BlockNo, CacheSegment, ChunkId, Coding, Derivation, DeviceId, Epoch, Filling, Item, KeyId, KeyPage,
     KeyWrap, LineageId, Lsn, Mark, Move, NODE_BYTES, Node, Record, SegmentId, SmallRun, StoredBlock, VolumeId, WrapKind,
 };
 
 pub(super) fn blocks() -> Vec<u8> {
-    let header = BatchHeader {
-        stream: 0,
-        pages: 1,
-        pool: POOL,
-        incarnation: 3,
-        next: SegmentId(21),
-        lsn: Lsn(8),
-        durable: Lsn(6),
-        epoch: Epoch(2),
-        chunk: ChunkId(77),
-        birth: 500,
-        segment: SegmentId(7),
-        offset: 12,
-        base: 10,
-        payload: 3,
-        grain: 1,
-    };
+    let header = header();
     let packed = |units, coding, mark| StoredBlock { crc: 0x0a0b_0c0d, units, coding, mark };
     let runs = [
         vec![StoredBlock::raw(1, Mark::Encrypted), StoredBlock::raw(2, Mark::Encrypted)],
