@@ -7,6 +7,8 @@
 //!
 //! Nothing in the table is secret: data keys are encrypted in it.
 
+use std::fmt;
+
 use crate::codec::{Decoder, Encoder, FormatError};
 use crate::label::{SECTOR_BYTES, open, seal};
 use crate::{AREA_BYTES, KeyId, PoolId, RING_OFFSET, RING_SLOTS};
@@ -92,7 +94,7 @@ pub enum Derivation {
 /// | 108 | 20 | reserve | 0 |
 ///
 /// The pool id and the first 60 bytes are authenticated with the data key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct KeyWrap {
     /// The data key.
     pub key: KeyId,
@@ -110,6 +112,15 @@ pub struct KeyWrap {
     pub domain: [u8; 8],
     /// The data key, encrypted, with its tag.
     pub wrapped: [u8; 48],
+}
+
+/// Names the wrap and shows nothing of it: a copy of a wrap opens with its secret after the wrap is
+/// removed, so none may get into a trace or log.
+impl fmt::Debug for KeyWrap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let KeyWrap { key, number, kind, .. } = self;
+        f.debug_struct("KeyWrap").field("key", key).field("number", number).field("kind", kind).finish_non_exhaustive()
+    }
 }
 
 impl KeyWrap {
