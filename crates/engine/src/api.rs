@@ -3,6 +3,7 @@
 mod bases;
 mod bucket;
 mod command;
+mod keys;
 mod listed;
 
 use millpond_block::{ByteRange, DeviceGeometry, DeviceSlot, MemberId};
@@ -14,6 +15,7 @@ pub use millpond_format::{Class, DeviceId, FeatureSet, Holder, Layout, Lsn, Memb
 pub use self::bases::*;
 pub use self::bucket::*;
 pub use self::command::*;
+pub use self::keys::*;
 pub use self::listed::*;
 
 /// Milliseconds since the Unix epoch, supplied by the caller.

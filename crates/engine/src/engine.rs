@@ -12,8 +12,8 @@ use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
 use crate::{
-    BucketError, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, LabelsInForce,
-    Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
+    BucketError, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, KeyTable,
+    LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
 };
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
@@ -362,6 +362,11 @@ impl Engine {
     /// Returns information about the pool, once it is open.
     pub fn pool(&self) -> Option<PoolInfo> {
         self.open().map(Pool::info)
+    }
+
+    /// Returns the key table.
+    pub fn keys(&self) -> KeyTable {
+        self.open().map(|pool| pool.store.key_table()).unwrap_or_default()
     }
 
     /// Returns the generation of the labels in force; `None` while they are being written, and

@@ -15,6 +15,7 @@ mod host;
 mod identities;
 mod info;
 mod jobs;
+mod keys;
 mod labels;
 mod memory;
 mod moves;
@@ -49,6 +50,7 @@ pub(crate) use self::flush::{Flusher, Repairs};
 pub(crate) use self::gather::{GAP_PAGES, GatherRead, GatheredBlock, Scattered};
 pub use self::hold::LOCK_TAG;
 pub(crate) use self::identities::{Moves, original_identities};
+pub(crate) use self::keys::{KeyWork, Keys, TABLE_BYTES, empty_pages};
 pub(crate) use self::labels::{LabelState, LabelStep};
 pub(crate) use self::memory::STUCK_MILLIS;
 pub(crate) use self::names::MAX_VOLUME_BYTES;
@@ -112,6 +114,7 @@ pub(crate) struct Store {
     pub(crate) replies: VecDeque<(Tag, Result<Reply, CommandError>)>,
     pub(crate) checkpoint: CheckpointState,
     pub(crate) labels: LabelState,
+    pub(crate) keys: Keys,
     /// Average life of segments of the short-lived class, in blocks that guests write.
     pub(crate) lifespan: u64,
     /// Pages that the cleaner wrote in this round, to move blocks out of the segments it emptied.
@@ -166,6 +169,7 @@ impl Store {
             replies: VecDeque::new(),
             checkpoint: CheckpointState::new(now),
             labels: LabelState::default(),
+            keys: Keys::default(),
             lifespan: 0,
             spent: 0,
             has_stopped: false,

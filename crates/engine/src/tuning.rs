@@ -262,6 +262,8 @@ pub enum Planted {
     LateAnswersCount,
     /// Do not wait for writes to a device that was filled, even when it counts as whole.
     LagForEver,
+    /// Let a device count as whole without the newest key table.
+    OldTableCounts,
     /// Release a piece of a deadlist when the first list no longer refers to it.
     FreePieceInUse,
     /// Read a piece of a deadlist at its old place after it moved, and trust the content.

@@ -118,8 +118,9 @@ pub const FEATURES: &[Feature] = &[
     BUCKET,
 ];
 
-/// Blocks may be encrypted, see [`Mark`](crate::Mark). Not one of [`FEATURES`]: no pool gets it, and one
-/// that has it is refused, until the engine encrypts.
+/// Blocks may be encrypted, see [`Mark`](crate::Mark), and devices have a key table, see
+/// [`KeyPage`](crate::KeyPage). Not one of [`FEATURES`]: no command gives it to a pool, and a pool that has
+/// it is refused, until the engine encrypts.
 pub const ENCRYPTION: Feature = Feature {
     name: "encryption",
     kind: FeatureKind::Incompat,

@@ -2,7 +2,7 @@
 
 use millpond_block::{CacheMode, MemberId, SectorProfile};
 
-use super::{BaseInfo, Compression, DeviceChange, GroupSpec, NewDevice, Target, Wipe};
+use super::{BaseInfo, Compression, DeviceChange, GroupSpec, KeyCommand, NewDevice, Target, Wipe};
 use crate::{SnapshotId, Time, VolumeId, VolumeOptions};
 
 /// A command to a pool.
@@ -12,6 +12,8 @@ pub enum Command {
     Catalog(CatalogCommand),
     /// A change of the devices.
     Devices(DeviceCommand),
+    /// A change of the key table.
+    Keys(KeyCommand),
     /// Starts, stops or limits a job.
     Job(JobCommand),
     /// A query that takes several turns.
@@ -201,7 +203,8 @@ pub enum DeviceCommand {
     /// Cancels the removal of a device.
     StopRemoving,
     /// Turns on every feature that the program knows and the pool lacks. Answered when every label
-    /// names them.
+    /// names them. For the feature [`ENCRYPTION`](millpond_format::ENCRYPTION) every device gets an empty
+    /// key table before that.
     TurnFeaturesOn,
 }
 
@@ -286,6 +289,12 @@ impl From<CatalogCommand> for Command {
 impl From<DeviceCommand> for Command {
     fn from(command: DeviceCommand) -> Command {
         Command::Devices(command)
+    }
+}
+
+impl From<KeyCommand> for Command {
+    fn from(command: KeyCommand) -> Command {
+        Command::Keys(command)
     }
 }
 

@@ -66,6 +66,9 @@ pub enum Absent {
     /// A rebalance to stop.
     #[error("a rebalance")]
     Rebalance,
+    /// A key, or a wrap of a key.
+    #[error("the key")]
+    Key,
 }
 
 /// Reason of [`CommandError::Busy`].
@@ -132,6 +135,10 @@ pub enum Busy {
         /// It was destroyed before, and exists for its clones.
         hidden: bool,
     },
+    /// A key may be in a page of the key table that is damaged on all devices in service. The user brings
+    /// back those that are missing.
+    #[error("part of the key table is damaged on all devices in service, and the key may be there; bring back devices that are missing")]
+    KeysUnknown,
     /// The volume is a base, which cannot be changed. The user changes a clone of it.
     #[error("this volume is the base of clones of a publication, and cannot be changed; change a clone of it")]
     Base,
@@ -149,6 +156,21 @@ pub enum Invalid {
     /// The pool lacks the feature. The user upgrades it.
     #[error("the pool lacks the feature 'bases'")]
     NoBases,
+    /// The pool lacks the feature. The user upgrades it.
+    #[error("the pool lacks the feature 'encryption'")]
+    NoEncryption,
+    /// A key that the pool has already: an error of the caller.
+    #[error("the pool has this key already")]
+    KeyExists,
+    /// A wrap with a field that no key table holds: an error of the caller.
+    #[error("a key table cannot hold such a key")]
+    KeyWrap,
+    /// No page of the key table has room. The user removes secrets that are not used any more.
+    #[error("the key table is full; remove secrets that are not used any more")]
+    KeyTableFull,
+    /// The last wrap of a key. The user adds another one first, or erases the key.
+    #[error("this is the last secret of the key; add another one first")]
+    LastWrap,
     /// A base fetches too much or too little at a time, or its source is too long: an error of the
     /// caller.
     #[error("a base fetches 4 KiB to 4 MiB at a time, a power of two, and names its source in at most 4,096 bytes")]

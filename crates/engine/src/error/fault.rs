@@ -35,6 +35,9 @@ pub enum Fault {
     /// Labels could not be written to enough devices. The user repairs the devices.
     #[error("writing the labels failed ({0})")]
     Labels(DeviceError),
+    /// The key table could not be written to enough devices. The user repairs the devices.
+    #[error("writing the key table failed ({0})")]
+    Keys(DeviceError),
     /// A checkpoint could not be written to enough devices. The user repairs the devices.
     #[error("writing a checkpoint failed ({0})")]
     Checkpoint(DeviceError),

@@ -350,6 +350,9 @@ pub enum OpenWrite {
     /// The newest root, where a copy is missing.
     #[error("the newest root cannot be written again")]
     Root,
+    /// Pages of the key table, where a copy is missing.
+    #[error("the key table cannot be written again")]
+    Keys,
 }
 
 /// Reason why an import does not take a pool because of claims of other hosts. `Display` follows

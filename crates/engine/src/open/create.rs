@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use millpond_block::{BufPool, DeviceGeometry, DeviceSlot, MemberId};
 use millpond_format::{
-    BUCKET, BucketRecord, Class, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, MAX_OBJECT_BYTES, SegmentId, Shape, Term, second_area,
+    BUCKET, BucketRecord, Class, ENCRYPTION, FeatureNames, FeatureSet, Layout, Lsn, MAX_DEVICES, MAX_OBJECT_BYTES, SegmentId, Shape, Term,
+    second_area,
 };
 
 use crate::core::Core;
@@ -92,7 +93,7 @@ pub(crate) fn create(spec: PoolSpec, devices: &[DeviceGeometry], tuning: Tuning,
     if !pool.store.reserve_streams() {
         return invalid(Invalid::DevicesTooSmall);
     }
-    pool.write_labels();
+    pool.begin_labels();
     Ok(pool)
 }
 
@@ -113,8 +114,17 @@ fn new_space(layout: SegmentLayout, tuning: &Tuning) -> Space {
 }
 
 impl Pool {
+    /// Writes the labels of a new pool; its key table before that, if it is to have one.
+    fn begin_labels(&mut self) {
+        if self.store.config.features.has(&ENCRYPTION) {
+            self.store.keys.lay(None);
+        } else {
+            self.write_labels();
+        }
+    }
+
     /// Writes the labels of a new pool.
-    fn write_labels(&mut self) {
+    pub(crate) fn write_labels(&mut self) {
         let mut writes = Vec::new();
         for (member, size) in (0..).map(MemberId).zip(self.store.config.sizes.clone()) {
             let piece = fresh_area(&mut self.store, &self.lease, member);

@@ -2,6 +2,7 @@
 //! replay -> a root of this import.
 
 mod claim;
+mod keys;
 mod labels;
 mod mend;
 mod objects;
@@ -15,6 +16,7 @@ use millpond_block::{BufPool, ByteRange, DeviceError, DeviceGeometry, DeviceSlot
 use millpond_format::{AREA_BYTES, Checkpoint, FeatureSet, Label, MemberState, ObjectRef, Root, SECTOR_BYTES, SegmentId, second_area};
 
 use self::claim::{Claiming, Claims};
+use self::keys::KeyCopies;
 use self::labels::{LabelCopies, LabelRepair};
 use self::mend::Mending;
 use self::objects::NamedPieces;
@@ -42,6 +44,11 @@ pub(crate) enum ImportIo {
     Label(DeviceSlot, bool),
     /// Read of a member's ring of roots, from its first or second area.
     Ring(MemberId, bool),
+    /// Read of a member's key table, or of a page of it, in its first or second area.
+    Keys(MemberId, bool),
+    KeyPage(MemberId, bool, u16),
+    /// Write of pages of the key table.
+    MendKeys,
     /// Read of an object, and the attempt.
     Object(ObjectRef, u8),
     /// Read of a part of an object for a survey.
@@ -122,6 +129,7 @@ pub(crate) struct Import {
     pub(super) layout: Option<SegmentLayout>,
     pub(super) rings: Option<Rings>,
     pub(super) root: Option<Root>,
+    keys: KeyCopies,
     wanted: Vec<ObjectRef>,
     objects: BTreeMap<(SegmentId, u32), Vec<u8>>,
     /// Parts of objects, by the place of their index.
@@ -201,6 +209,7 @@ impl Import {
             layout: None,
             rings: None,
             root: None,
+            keys: KeyCopies::default(),
             wanted: Vec::new(),
             objects: BTreeMap::new(),
             parts: BTreeMap::new(),
@@ -289,6 +298,15 @@ impl Import {
                 }
                 Ok(())
             }
+            ImportIo::Keys(member, second) => {
+                self.keys_read(member, second, result, buf.as_ref());
+                Ok(())
+            }
+            ImportIo::KeyPage(member, second, number) => {
+                self.key_page_read(member, second, number, result, buf.as_ref());
+                Ok(())
+            }
+            ImportIo::MendKeys => written(OpenWrite::Keys, result),
             ImportIo::Level(batch) => match &self.core {
                 Some(core) => {
                     self.log_replication.read(batch, result, buf.take(), ended.member, &mut self.io, &core.space.layout, &mut self.bufs)
@@ -445,6 +463,7 @@ impl Import {
     }
 
     fn choose_root(&mut self) -> Result<(), OpenErrorKind> {
+        self.choose_keys();
         let rings = self.rings.as_ref().ok_or(OpenErrorKind::OutOfOrder("no rings"))?;
         // after the loss of special devices the roots, and all that they name, are still in their
         // places

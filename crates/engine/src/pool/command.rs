@@ -23,7 +23,7 @@ impl Requests {
                 store.bucket.give_up(&mut store.bufs);
             }
             Command::Query(query) => self.start_query_command(store, tag, query),
-            Command::Catalog(_) | Command::Devices(_) | Command::Job(_) | Command::Checkpoint => {
+            Command::Catalog(_) | Command::Devices(_) | Command::Keys(_) | Command::Job(_) | Command::Checkpoint => {
                 store.replies.push_back((tag, Err(CommandError::Busy(Busy::ReadOnly))));
             }
         }
@@ -57,7 +57,7 @@ impl Pool {
             return self.store.replies.push_back((tag, Err(error)));
         }
         // commands that need no room in the log wait for none, above all those that free space
-        let unlogged = matches!(command, Command::Devices(_) | Command::Query(_));
+        let unlogged = matches!(command, Command::Devices(_) | Command::Keys(_) | Command::Query(_));
         // these need no room either, but do not overtake other commands
         let bare = matches!(command, Command::Close | Command::Checkpoint) && self.requests.parked_commands.is_empty();
         let unlogged = unlogged || bare;
@@ -76,6 +76,7 @@ impl Pool {
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
             Command::Catalog(change) => self.requests.change_catalog(&mut self.store, tag, change),
             Command::Devices(change) => self.device_command(tag, change),
+            Command::Keys(change) => self.store.change_keys(tag, change),
             Command::Job(job) => self.job_command(tag, job),
             Command::Query(query) => self.requests.start_query_command(&mut self.store, tag, query),
         }

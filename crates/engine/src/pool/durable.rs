@@ -44,6 +44,10 @@ impl Pool {
         if wants.labels {
             self.relabel_done(Ok(()));
         }
+        // a new pool gets labels once the space of its key table has no old bytes
+        if wants.keys && self.key_writer.keys_flushed(&mut self.store) && self.store.generation == 0 {
+            self.write_labels();
+        }
         if self.store.labels.holds_flushes(self.store.generation) {
             let (before, checkpoint) = self.store.flusher.held.unwrap_or((target, false));
             self.store.flusher.held = Some((before.max(target), checkpoint || wants.checkpoint));
@@ -95,6 +99,12 @@ impl Pool {
             self.store.labels.unwritten.remove(&(member, second));
         }
         self.labels_written(Ok(()));
+    }
+
+    /// Continues writing the key table, unless another task relies on it as it is.
+    pub(super) fn step_keys(&mut self) {
+        let filling = self.resilver.holds_keys(&self.store);
+        self.key_writer.step_keys(&mut self.store, filling, self.jobs.holds_roots());
     }
 
     /// Handles the end of a step.

@@ -53,7 +53,8 @@ impl Pool {
         let tags = std::mem::take(&mut store.checkpoint.wanted).into_iter().chain(self.checkpointer.take_commands());
         let upgrades = std::mem::take(&mut store.labels.upgrading).into_iter().map(|(tag, _)| tag);
         let labels = std::mem::take(&mut store.labels.waiting).into_iter().chain(upgrades);
-        let tags = tags.chain(labels).chain(self.label_writer.take_commands()).chain(store.closing.take());
+        let keys = store.keys.take_commands().into_iter().chain(self.key_writer.take_command());
+        let tags = tags.chain(labels).chain(keys).chain(self.label_writer.take_commands()).chain(store.closing.take());
         for tag in tags.collect::<Vec<_>>() {
             self.store.replies.push_back((tag, Err(CommandError::Faulted(why.clone()))));
         }

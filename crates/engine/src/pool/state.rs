@@ -4,7 +4,7 @@ use millpond_block::DeviceSlot;
 
 use super::requests::Requests;
 use crate::store::Store;
-use crate::task::{Checkpointer, Cleaner, Gatherer, Jobs, LabelWriter, Lease, Preparer, Rejoiner, Resilver, Spares};
+use crate::task::{Checkpointer, Cleaner, Gatherer, Jobs, KeyWriter, LabelWriter, Lease, Preparer, Rejoiner, Resilver, Spares};
 
 /// A pool in service: its state on the devices, the requests, and the tasks. Its own methods are the
 /// scheduler's: they pass events to requests and tasks, and run each task once per turn.
@@ -13,6 +13,7 @@ pub(crate) struct Pool {
     pub(crate) requests: Requests,
     pub(crate) checkpointer: Checkpointer,
     pub(crate) label_writer: LabelWriter,
+    pub(crate) key_writer: KeyWriter,
     pub(crate) resilver: Resilver,
     pub(crate) spares: Spares,
     /// Why the import that opened the pool went back further than the newest checkpoint.
@@ -37,6 +38,7 @@ impl Pool {
             requests,
             checkpointer: Checkpointer::default(),
             label_writer: LabelWriter::default(),
+            key_writer: KeyWriter::default(),
             resilver: Resilver::default(),
             spares: Spares::default(),
             fell_back: None,

@@ -190,6 +190,7 @@ impl Pool {
             Context::Discard(segments) => self.store.given_back(&segments),
             Context::Prepare => self.preparer.prepare_done(&mut self.store, ended.result),
             Context::Claim(io) => self.lease.claim_done(&mut self.store, io, ended.result, ended.buf),
+            Context::Keys => self.key_writer.keys_written(&mut self.store, ended.result),
             Context::Relabel => self.labels_written(ended.result),
             Context::LackingLabel(member, second) => self.lacking_label_written(member, second, ended.result),
             Context::CleanHeader(page, attempt) => self.cleaner.move_header_read(&mut self.store, page, attempt, ended.result, ended.buf),
@@ -271,6 +272,7 @@ impl Pool {
             self.release_space();
             step_give_back(&mut self.store, self.preparer.is_preparing());
             self.preparer.step_prepare(&mut self.store, self.jobs.wipes());
+            self.step_keys();
             self.label_writer.step_relabel(&mut self.store, &self.lease);
             self.end_what_waits();
             self.spares.step_spares(&mut self.store, &mut self.resilver);
@@ -371,7 +373,12 @@ impl Pool {
                 && !self.store.checkpoint.running()
                 && self.store.log.since_checkpoint == 0
                 && self.store.core.nodes.dirty() == 0;
-            if !clean || !self.store.checkpoint.first_done || self.store.io.in_flight() > 0 || self.store.labels.busy() {
+            if !clean
+                || !self.store.checkpoint.first_done
+                || self.store.io.in_flight() > 0
+                || self.store.labels.busy()
+                || self.store.keys.is_busy()
+            {
                 return;
             }
         }

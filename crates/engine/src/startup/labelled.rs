@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use millpond_block::MemberId;
 use millpond_format::{
-    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, FEATURES, FormatError, Label, Member, MemberState, PoolId, SECTOR_BYTES,
-    Shape, Unknown, second_area,
+    AREA_BYTES, CLAIM_OFFSET, Claim, Class, DeviceId, DeviceNote, FEATURES, Feature, FormatError, Label, Member, MemberState, PoolId,
+    SECTOR_BYTES, Shape, Unknown, second_area,
 };
 
 use super::Evidence;
@@ -91,10 +91,23 @@ impl<P> Looked<P> {
     ///
     /// # Errors
     /// Those of `sector`, if the other label is not intact either.
-    pub fn read<E>(place: P, size: u64, mut sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>) -> Result<Option<Looked<P>>, E> {
+    pub fn read<E>(place: P, size: u64, sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>) -> Result<Option<Looked<P>>, E> {
+        Looked::read_knowing(place, size, FEATURES, sector)
+    }
+
+    /// The same for a program that knows these features: see [`Tuning::features`](crate::Tuning::features).
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_knowing<E>(
+        place: P,
+        size: u64,
+        features: &[Feature],
+        mut sector: impl FnMut(u64) -> Result<[u8; SECTOR_BYTES], E>,
+    ) -> Result<Option<Looked<P>>, E> {
         let (mut found, mut unread): (Option<Label>, Option<E>) = (None, None);
         for area in areas(size) {
-            match (sector(area).map(|bytes| (Label::decode(&bytes), bytes)), found.take()) {
+            match (sector(area).map(|bytes| (Label::decode_knowing(&bytes, features), bytes)), found.take()) {
                 (Ok((Ok(label), _)), None) => found = Some(label),
                 (Ok((Ok(label), _)), Some(before)) => found = Some(before.or_newer(label)),
                 (Ok((Err(_), bytes)), Some(before)) if before.is_beside_another_pool(&bytes) => found = Some(before),

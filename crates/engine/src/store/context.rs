@@ -63,6 +63,8 @@ pub(crate) enum Context {
     Labels,
     /// Labels of a shape that changed.
     Relabel,
+    /// Pages of the key table.
+    Keys,
     /// A copy of the label of a member that could not be written before, in the second area if true.
     LackingLabel(MemberId, bool),
     /// A read of a piece of a device that is being filled.
@@ -133,6 +135,8 @@ pub(crate) enum AreaPart {
     /// A label of this generation.
     Label(u64),
     Ring,
+    /// The key table.
+    Keys,
     /// Roots that are rewritten.
     Mended,
     /// A wrong copy of a label that is written from what the pool has, the other copy being kept.

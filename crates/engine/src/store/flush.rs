@@ -11,6 +11,8 @@ pub(crate) struct Wants {
     pub(crate) labels: bool,
     /// A device that has been filled.
     pub(crate) fill: bool,
+    /// The key table.
+    pub(crate) keys: bool,
 }
 
 /// The pool's flush, shared by all operations and tasks that wait for one.

@@ -1,7 +1,7 @@
 //! State of the labels that others than the task that writes them need.
 
 use millpond_block::{BufSlice, MemberId, Tag};
-use millpond_format::{Class, DeviceId, FeatureNames, FeatureSet, Label, MemberState, SECTOR_BYTES};
+use millpond_format::{Class, DeviceId, ENCRYPTION, FeatureNames, FeatureSet, Label, MemberState, SECTOR_BYTES};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Store;
@@ -97,6 +97,10 @@ impl Store {
         if let Some((member, _)) = self.labels.unwritten.first().filter(|_| !self.labels.busy()) {
             self.replies.push_back((tag, Err(CommandError::Busy(Busy::LabelUnwritten(*member)))));
             return;
+        }
+        if lacking.has(&ENCRYPTION) && !self.keys.is_laid() {
+            // the space of the table may have old bytes: it is empty before a label says that it is there
+            return self.keys.lay(Some(tag));
         }
         self.config.features = self.config.features.with(lacking);
         let on = self.config.features;

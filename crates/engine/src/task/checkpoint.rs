@@ -107,7 +107,7 @@ impl Checkpointer {
 pub(crate) fn checkpoint_due(store: &Store, cleaner: &Cleaner, quiet: bool) -> bool {
     if store.state == PoolState::Opening {
         // the first checkpoint of a new pool
-        return !store.checkpoint.first_done && store.io.in_flight() == 0;
+        return !store.checkpoint.first_done && store.io.in_flight() == 0 && !store.keys.is_busy();
     }
     let fresh_log = store.log.since_checkpoint > 0 || store.core.nodes.dirty() > 0;
     let idle = store.now.0.saturating_sub(store.last_activity.0) > IDLE_MILLIS

@@ -9,7 +9,9 @@
 //! leave the device without any. So this is done for changes of the shape alone.
 
 use millpond_block::{BufSlice, MemberId, Tag};
-use millpond_format::{CLAIM_OFFSET, DeviceId, DeviceNote, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
+use millpond_format::{
+    CLAIM_OFFSET, DeviceId, DeviceNote, KEY_TABLE_OFFSET, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::lease::Lease;
@@ -38,7 +40,9 @@ impl LabelWriter {
     pub(crate) fn step_relabel(&mut self, store: &mut Store, lease: &Lease) {
         // the labels of a new pool are being written until it is open
         let open = store.state != PoolState::Opening || store.generation > 0;
-        if store.labels.wanted && store.labels.step == Step::Idle && store.labels.copying == 0 && open {
+        // new devices get the key table as it is (INV-CRYPT-8)
+        let waits = store.keys.writing && !store.labels.fresh.is_empty();
+        if store.labels.wanted && store.labels.step == Step::Idle && store.labels.copying == 0 && open && !waits {
             store.labels.wanted = false;
             self.answering = std::mem::take(&mut store.labels.waiting);
             self.reversed = store.labels.unwritten.iter().filter(|(_, second)| *second).map(|(member, _)| *member).collect();
@@ -133,9 +137,13 @@ impl LabelWriter {
 }
 
 /// Returns the first bytes of an area on a new device: the label, the claim if there is one,
-/// and a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2).
+/// a ring of zeroes, so that old data there cannot look like a damaged root (INV-RING-2), and the key
+/// table if the pool has one (INV-CRYPT-8).
 pub(crate) fn fresh_area(store: &mut Store, lease: &Lease, member: MemberId) -> BufSlice {
-    let bytes = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
+    let keys = if store.config.shape.is_auxiliary(member) { Vec::new() } else { store.keys.bytes() };
+    let ring_end = (RING_OFFSET + RING_SLOTS * SECTOR_BYTES as u64) as usize;
+    let keys_at = KEY_TABLE_OFFSET as usize;
+    let bytes = if keys.is_empty() { ring_end } else { keys_at + keys.len() };
     let label = store.label(member, None).encode();
     let mut buf = store.bufs.take(bytes);
     if let Some((head, rest)) = buf.bytes_mut().get_mut(..bytes).and_then(|all| all.split_at_mut_checked(SECTOR_BYTES)) {
@@ -147,5 +155,6 @@ pub(crate) fn fresh_area(store: &mut Store, lease: &Lease, member: MemberId) -> 
     {
         to.copy_from_slice(&claim.encode());
     }
+    buf.bytes_mut().iter_mut().skip(keys_at).zip(&keys).for_each(|(to, from)| *to = *from);
     BufSlice::new(buf, 0..bytes)
 }

@@ -8,11 +8,11 @@
 //! INV-FILL-3: until then no request waits for the writes to the device (`io/table/behind.rs`). All
 //! of them have ended, and later ones are waited for, before the device is flushed to count as whole.
 //!
-//! At the end the ring of roots is copied to the device, everything on it is made durable, and the
-//! labels are changed to say that it is whole.
+//! At the end the ring of roots is copied to the device, it gets the key table (INV-CRYPT-8), everything
+//! on it is made durable, and the labels are changed to say that it is whole.
 
 use millpond_block::{Buf, BufSlice, ByteRange, DeviceError, MemberId};
-use millpond_format::{DeviceId, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
+use millpond_format::{DeviceId, KEY_TABLE_OFFSET, MemberState, RING_OFFSET, RING_SLOTS, SECTOR_BYTES, SegmentId, second_area};
 use std::collections::VecDeque;
 
 use super::lease::{Lease, claim_at};
@@ -78,6 +78,12 @@ impl Resilver {
         self.running.as_ref().is_some_and(|fill| matches!(fill.step, Step::Ring | Step::Flush))
     }
 
+    /// Returns whether no change of the key table may begin, because a device is about to get it.
+    pub(crate) fn holds_keys(&self, store: &Store) -> bool {
+        let waits_for_keys = |fill: &Fill| fill.step == Step::CatchingUp && !lacks_keys(store, fill);
+        self.holds_roots() || self.running.as_ref().is_some_and(waits_for_keys)
+    }
+
     /// Returns the progress of running and waiting jobs.
     pub(crate) fn jobs(&self) -> impl Iterator<Item = JobInfo> + '_ {
         let kind = |replica| match replica {
@@ -131,7 +137,8 @@ impl Resilver {
             }
             Step::Copying => self.copy_on(store),
             Step::CatchingUp => {
-                if store.io.has_ended(fill.mark) && !store.checkpoint.running() {
+                let waits = store.checkpoint.running() || store.keys.writing || lacks_keys(store, fill);
+                if store.io.has_ended(fill.mark) && !waits {
                     self.read_ring(store, lease);
                 }
                 false
@@ -203,6 +210,7 @@ impl Resilver {
                 for area in [0, second] {
                     store.io.write_to(Context::FillRing(run), None, member, replica, area + RING_OFFSET, piece.clone());
                 }
+                self.write_keys(store, run, member, replica);
                 self.claim_filled(store, lease, run, member, replica);
             }
             (Ok(()), None) => {
@@ -213,6 +221,18 @@ impl Resilver {
             // the device can be neither written nor given up: it stays as it is until the next
             // import
             (Err(_), _) => self.stop_filling(store, member, replica),
+        }
+    }
+
+    /// Writes the key table to the device. No page of it changes before the labels call the device whole.
+    fn write_keys(&mut self, store: &mut Store, run: u64, member: MemberId, replica: Replica) {
+        if !store.keys.is_laid() || store.tuning.plants(Planted::OldTableCounts) {
+            return;
+        }
+        let (piece, second) = (store.key_table_piece(), second_area(store.size_of(member, replica)));
+        self.of(run).into_iter().for_each(|fill| fill.in_flight += 2);
+        for area in [0, second] {
+            store.io.write_to(Context::FillRing(run), None, member, replica, area + KEY_TABLE_OFFSET, piece.clone());
         }
     }
 
@@ -428,6 +448,13 @@ impl Resilver {
             }
         }
     }
+}
+
+/// Returns whether a device that is filled has what may be the last copy of a page of the key table, which
+/// the pool does not know: it stays as it is until an import reads all devices.
+fn lacks_keys(store: &Store, fill: &Fill) -> bool {
+    let device = store.config.shape.member(fill.member).map(|m| m.device);
+    fill.replica == Replica::Current && device.is_some_and(|device| store.keys.needs(fill.member, device))
 }
 
 /// Returns whether a segment may hold data that is needed. The last durable checkpoint may need

@@ -13,6 +13,7 @@
 //! meanwhile were read by the cleaner.
 
 mod items;
+mod keys;
 mod labels;
 mod reads;
 mod results;

@@ -95,11 +95,16 @@ impl Harness {
 
     pub fn create(sizes_mib: &[usize], spec: PoolSpec, tuning: Tuning) -> Harness {
         let media: Vec<Vec<u8>> = sizes_mib.iter().map(|mib| vec![0; mib << 20]).collect();
-        let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
-        let mut harness = Harness::over(engine, media, tuning, 1);
+        let mut harness = Harness::begin_create(media, spec, tuning);
         harness.settle();
         assert_eq!(*harness.engine.state(), PoolState::Online);
         harness
+    }
+
+    /// Begins to create a pool on devices that may hold something, before its first turn.
+    pub fn begin_create(media: Vec<Vec<u8>>, spec: PoolSpec, tuning: Tuning) -> Harness {
+        let engine = Engine::create(spec, geometry(&media), tuning.clone(), Time(1)).unwrap();
+        Harness::over(engine, media, tuning, 1)
     }
 
     /// Replaces a member by a new device and waits for the end of the resilver.
@@ -180,7 +185,15 @@ impl Harness {
     /// # Errors
     /// The reason why they cannot be found.
     pub fn survey(media: &[Vec<u8>]) -> Result<Surveyed, String> {
-        let mut survey = RestorePointScan::new(geometry(media), Tuning::default());
+        Harness::survey_with(media, Tuning::default())
+    }
+
+    /// The same with other tuning.
+    ///
+    /// # Errors
+    /// The reason why they cannot be found.
+    pub fn survey_with(media: &[Vec<u8>], tuning: Tuning) -> Result<Surveyed, String> {
+        let mut survey = RestorePointScan::new(geometry(media), tuning);
         loop {
             if let Some(found) = survey.turn() {
                 return found.map_err(|error| error.to_string());

@@ -30,6 +30,7 @@ mod harness;
 mod holds;
 mod jobs;
 mod joined;
+mod keys;
 mod labels;
 mod mirror;
 mod model;

@@ -1,4 +1,4 @@
-//! Rewrites the newest root where it lacks a copy, and labels that lack one.
+//! Rewrites the newest root and pages of the key table where they lack a copy, and labels that lack one.
 
 use millpond_block::{BufSlice, MemberId};
 use millpond_format::{Root, SECTOR_BYTES, second_area};
@@ -6,7 +6,7 @@ use millpond_format::{Root, SECTOR_BYTES, second_area};
 use super::{Import, ImportIo, Stage};
 use crate::pool::Pool;
 
-/// Progress of rewriting the newest root where a crash or rot left no copy of it; in the order of a
+/// Progress of rewriting the newest root and the newest key table where a crash or rot left no copy of it; in the order of a
 /// new root (INV-RING-1).
 #[derive(Clone, Copy)]
 pub(in crate::open) enum Mending {
@@ -18,14 +18,14 @@ pub(in crate::open) enum Mending {
 }
 
 impl Import {
-    /// Repairs labels and the newest root if needed, and returns the pool when it is ready.
+    /// Repairs labels, the newest root and the key table if needed, and returns the pool when it is ready.
     fn mend(&mut self) -> Option<Pool> {
         let (rings, root) = (self.rings.as_ref()?, self.root.as_ref()?);
         let roots = match self.rewound.as_ref().map(|rewound| rewound.renew) {
             Some(renew) => renew,
             None => [false, true].iter().any(|second| !rings.lacking(root.generation, *second).is_empty()),
         };
-        if !roots && !self.label_repair.is_needed() {
+        if !roots && !self.label_repair.is_needed() && !self.keys.lack() {
             return self.take_pool();
         }
         self.stage = Stage::Mend(Mending::Flush);
@@ -46,8 +46,12 @@ impl Import {
             Mending::First => {
                 self.repair_labels();
                 self.mend_area(false);
+                self.mend_keys(false);
             }
-            Mending::Second => self.mend_area(true),
+            Mending::Second => {
+                self.mend_area(true);
+                self.mend_keys(true);
+            }
             Mending::Flush | Mending::FirstFlush => drop(self.io.flush(ImportIo::Mend)),
         }
         None

@@ -22,6 +22,7 @@ impl Import {
         self.replacements.iter().for_each(|(member, slot)| io.set_replacement(*member, Some(*slot)));
         let mut pool = Pool::new(Store::new(config, core, Log::new(replay.end), io, BufPool::default(), self.tuning.clone(), self.now));
         pool.lease = lease;
+        pool.store.keys = self.keys.take();
         pool.unanswered.clone_from(&self.silent);
         pool.store.log.small_write_index = replay.small_write_index;
         pool.store.metrics.replayed_batches = replay.batches;

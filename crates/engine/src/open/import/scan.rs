@@ -22,6 +22,7 @@ impl Import {
                 self.io.read_raw(ImportIo::Ring(member, second), member, range, &mut self.bufs);
             }
         }
+        self.read_key_tables();
         self.stage = Stage::Rings;
     }
 

@@ -1,4 +1,4 @@
-//! Scrub of labels and rings of roots, in both areas of every device. A wrong label is written again
+//! Scrub of labels, rings of roots and the key table, in both areas of every device. A wrong label is written again
 //! alone, and the other one of the device is not touched; a root is rewritten from another copy.
 //!
 //! No checkpoint begins meanwhile, so all rings should be equal. The scrub ends with a checkpoint:
@@ -9,6 +9,7 @@ use millpond_format::{Label, MemberState, RING_OFFSET, RING_SLOTS, Root, SECTOR_
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Step;
+use super::keys::KeyScrub;
 use crate::store::{AreaPart, Context, JobIo, ScrubArea, Store};
 use crate::task::scrub::Scrubber;
 
@@ -16,7 +17,7 @@ use crate::task::scrub::Scrubber;
 #[derive(Debug, Default)]
 pub(super) struct Labels {
     asked: bool,
-    left: usize,
+    pub(super) left: usize,
     /// Copies that are wrong: members and areas, false for the first.
     wrong: BTreeSet<(MemberId, bool)>,
     /// Copies that were written again, not flushed yet.
@@ -24,18 +25,20 @@ pub(super) struct Labels {
     /// Copies whose flush has begun.
     flushing: BTreeSet<(MemberId, bool)>,
     rings: BTreeMap<(MemberId, bool), Buf>,
+    pub(super) keys: KeyScrub,
 }
 
 impl Scrubber {
     /// Reads labels and rings while they are not being written, and repairs them.
     pub(super) fn scrub_labels(&mut self, store: &mut Store) -> bool {
-        let idle = !store.labels.busy() && !store.checkpoint.running();
+        let idle = !store.labels.busy() && !store.checkpoint.running() && !store.keys.writing;
         let Some(run) = &mut self.running else { return false };
         if !run.labels.asked {
             if idle {
                 run.labels.asked = true;
                 let number = run.number;
                 self.read_labels(store, number);
+                self.read_keys(store, number);
             }
             return false;
         }
@@ -60,6 +63,10 @@ impl Scrubber {
             run.labels.left += usize::from(store.io.flush(Context::Job(JobIo::ScrubArea(flush))));
             return true;
         }
+        if let Some(soon) = self.mend_keys(store) {
+            return soon;
+        }
+        let Some(run) = &mut self.running else { return false };
         run.step = Step::Checkpoint(store.metrics.checkpoints);
         store.checkpoint.forced = true;
         true
@@ -125,6 +132,10 @@ impl Scrubber {
         };
         let Some(run) = self.of(area.run).filter(|run| run.step == Step::Labels) else { return };
         run.labels.left -= 1;
+        if part == AreaPart::Keys {
+            self.compare_keys(store, area, result, buf.as_ref());
+            return buf.into_iter().for_each(|buf| store.bufs.give(buf));
+        }
         if !right {
             run.labels.wrong.insert((member, second));
         }
@@ -188,7 +199,7 @@ impl Scrubber {
         store.io.write_raw(Context::Job(JobIo::ScrubArea(area)), vec![write]);
     }
 
-    fn count_repair(&mut self, store: &mut Store, member: MemberId) {
+    pub(super) fn count_repair(&mut self, store: &mut Store, member: MemberId) {
         if let Some(repaired) = store.io.repaired.get_mut(member.index()) {
             *repaired += 1;
         }
