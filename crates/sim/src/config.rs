@@ -6,6 +6,7 @@ mod cached;
 mod capacity;
 mod clones;
 mod full;
+mod keys;
 mod layout;
 mod long;
 mod mirrored;
@@ -87,6 +88,8 @@ pub struct Options {
     pub forwards: bool,
     /// Has the data class of every pool in a bucket, which stays empty: all data is in a log.
     pub capacity: bool,
+    /// Changes the key table in every world. A world without parity gets mirrors.
+    pub keys: bool,
     /// The caller's clock, in nanoseconds of its thread, to time turns. It does not influence the
     /// world.
     pub clock: Option<fn() -> u64>,
@@ -101,6 +104,7 @@ impl Options {
         self.parity |= matches!(bug, Planted::ParityFromRot | Planted::SkimOneCopy | Planted::LeaveGivenUp);
         self.removals |= bug == Planted::LeaveGivenUp;
         self.mirrors |= matches!(bug, Planted::LateAnswersCount | Planted::LagForEver);
+        self.keys |= bug == Planted::OldTableCounts;
         self.long_tables |= bug == Planted::CrowdTheLog;
         self.rescue |= bug == Planted::NothingRests;
         self.gate |= matches!(bug, Planted::HoldClaims | Planted::ForgetHeld | Planted::LeaveLate | Planted::BurstTwice);
@@ -205,6 +209,8 @@ pub struct Config {
     pub bases: Option<Bases>,
     /// Segments in a bucket, or 0 in a pool without.
     pub bucket_segments: u32,
+    /// Changes of the key table, per mille of steps; 0 in a pool without.
+    pub key_changes: u64,
     /// The pool is created with all features, or they are turned on at the start.
     pub features_on: bool,
     pub turns_features_on: bool,
@@ -288,6 +294,7 @@ impl Config {
             cached: None,
             bases: None,
             bucket_segments: 0,
+            key_changes: 0,
             features_on: false,
             turns_features_on: false,
             usable: 0,
@@ -315,12 +322,12 @@ impl Config {
     pub fn is_mirrored(seed: u64, options: &Options) -> bool {
         (seed % 16 == 10 && options.fault.is_none() && !options.append_only && !options.parity)
             || options.mirrors
-            || ((options.removals || options.jobs || options.spares) && !options.parity)
+            || ((options.removals || options.jobs || options.spares || options.keys) && !options.parity)
     }
 
     /// Returns whether this seed gives a world with parity.
     pub fn is_coded(seed: u64, options: &Options) -> bool {
-        let usual = options.fault.is_none() && !options.append_only && !options.mirrors && !options.capacity;
+        let usual = options.fault.is_none() && !options.append_only && !options.mirrors && !options.capacity && !options.keys;
         (seed % 16 == 6 && usual) || options.parity
     }
 
@@ -338,6 +345,9 @@ impl Config {
         let is_even = hash(seed ^ 0x666f_7277).is_multiple_of(2);
         self.features_on = is_even && Config::gathers(seed, options) && options.planted != Some(Planted::GatherStale);
         self.turns_features_on = options.forwards && !is_even;
+        if options.keys {
+            self.keep_keys(seed);
+        }
         if Config::reads_ahead(seed, options) {
             self.read_ahead(seed);
         }
@@ -436,7 +446,13 @@ impl Config {
     /// Returns whether devices are removed. The chosen seeds had found nothing before removals
     /// existed.
     pub fn has_removals(seed: u64, options: &Options) -> bool {
-        let some = if options.mirrors { seed % 8 == 4 } else { seed / 16 % 2 == 1 };
+        let some = if options.keys {
+            seed.is_multiple_of(4)
+        } else if options.mirrors {
+            seed % 8 == 4
+        } else {
+            seed / 16 % 2 == 1
+        };
         let coded = seed / 16 % 8 == 5 && !options.parity && Config::is_coded(seed, options);
         options.removals || coded || (some && Config::is_mirrored(seed, options))
     }
@@ -444,13 +460,20 @@ impl Config {
     /// Returns whether jobs run. The chosen seeds had found nothing before jobs existed.
     fn has_jobs(seed: u64, options: &Options) -> bool {
         let asked = options.mirrors || options.parity || options.removals || options.spares;
-        options.jobs || if asked { seed % 16 == 14 } else { (seed / 16).is_multiple_of(4) }
+        options.jobs
+            || if options.keys {
+                seed % 4 == 2
+            } else if asked {
+                seed % 16 == 14
+            } else {
+                (seed / 16).is_multiple_of(4)
+            }
     }
 
     /// Returns whether there are spares. The chosen seeds had found nothing before spares existed.
     fn has_spares(seed: u64, options: &Options) -> bool {
         let usual = !(options.mirrors || options.parity || options.removals || options.jobs);
-        options.spares || (usual && seed / 16 % 4 == 1)
+        options.spares || if options.keys { seed % 4 == 1 } else { usual && seed / 16 % 4 == 1 }
     }
 
     /// Returns whether devices hang. The chosen seeds had found nothing before hangs existed.

@@ -118,11 +118,14 @@ struct Args {
     /// The data class in a bucket, which stays empty, and all data in a log, in every world
     #[arg(long, conflicts_with_all = ["parity", "long_tables"])]
     capacity: bool,
+    /// Changes of the key table, in every world
+    #[arg(long, conflicts_with_all = ["fault", "long_tables", "full", "rescue", "restarts", "strict", "clones", "bases"])]
+    keys: bool,
     /// Devices behind a page cache, whose flushes fail, in every world
-    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases"])]
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases", "keys"])]
     buffered: bool,
     /// Two hosts fight for the terms of a bucket, in every world
-    #[arg(long, conflicts_with_all = ["fault", "no_faults", "roomy", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases", "buffered", "turn_limit", "compare", "record", "soak"])]
+    #[arg(long, conflicts_with_all = ["fault", "no_faults", "roomy", "mirrors", "parity", "caches", "spares", "removals", "work", "power_cut", "bytes", "long_tables", "full", "rescue", "restarts", "gate", "strict", "clones", "bases", "buffered", "keys", "turn_limit", "compare", "record", "soak"])]
     buckets: bool,
     /// Cut the power at every event of roots that are written over those of a lap ago
     #[arg(long, requires = "power_cut")]
@@ -144,7 +147,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 54] = [
+const PLANTED: [(&str, Planted); 55] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -159,6 +162,7 @@ const PLANTED: [(&str, Planted); 54] = [
     ("skim-one-copy", Planted::SkimOneCopy),
     ("late-answers-count", Planted::LateAnswersCount),
     ("lag-for-ever", Planted::LagForEver),
+    ("old-table-counts", Planted::OldTableCounts),
     ("wipe-once", Planted::WipeOnce),
     ("free-piece-in-use", Planted::FreePieceInUse),
     ("stale-piece", Planted::StalePiece),
@@ -253,6 +257,7 @@ impl Args {
             bases: self.bases,
             forwards: self.forwards,
             capacity: self.capacity,
+            keys: self.keys,
             clock: self.turn_limit.map(|_| thread_time as fn() -> u64),
             ..Options::default()
         }
@@ -286,6 +291,7 @@ impl Args {
             ("--bases", self.bases),
             ("--forwards", self.forwards),
             ("--capacity", self.capacity),
+            ("--keys", self.keys),
             ("--laps", self.laps),
             ("--bytes", self.bytes),
             ("--no-faults", self.no_faults),

@@ -14,6 +14,8 @@
 //! - An answered command has happened and is durable. An unanswered one has happened wholly or not
 //!   at all, and the outcome that an import lists is final.
 //! - In a full pool, reads, flushes, discards, deletes and rollbacks work (I9).
+//! - An answered change of the key table is there after each import, whatever devices were missing
+//!   meanwhile.
 //! - A block that a base or a clone of it never wrote has the content of the publication. A request
 //!   that needs it fails only if the store refused its chunk meanwhile, or the pool is being closed.
 
@@ -24,6 +26,7 @@ mod crash;
 mod diff;
 mod guest;
 mod history;
+mod keys;
 mod losses;
 mod query;
 mod room;
@@ -44,6 +47,7 @@ use bases::Bases;
 pub use catalog::{Issued, Listing};
 pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
+use keys::Keys;
 pub use losses::ByMode;
 use query::Questions;
 
@@ -165,6 +169,7 @@ pub struct Oracle {
     hidden: BTreeMap<SnapshotId, Snapshot>,
     ancestry: Ancestry,
     bases: Bases,
+    keys: Keys,
     flights: BTreeMap<u64, Flight>,
     questions: Questions,
     commands: BTreeMap<u64, Issued>,

@@ -3,7 +3,7 @@
 
 use millpond_block::{DeviceGeometry, DeviceSlot, IoDone, IoKind, IoSlices};
 pub use millpond_engine::Target;
-use millpond_engine::{CommandError, Engine, PoolSpec, RestorePointScan, SnapshotInfo, StateMachine, Time, Tuning};
+use millpond_engine::{CommandError, Engine, KeyTable, PoolSpec, RestorePointScan, SnapshotInfo, StateMachine, Time, Tuning};
 
 /// Returns a short name for traces.
 pub fn target_name(target: Target) -> String {
@@ -38,6 +38,10 @@ pub trait System: StateMachine + Sized {
     }
     /// Returns the snapshots, as listed.
     fn snapshots(&self) -> Vec<SnapshotInfo>;
+    /// Returns the key table.
+    fn keys(&self) -> KeyTable {
+        KeyTable::default()
+    }
     /// Returns a line about the segments, for findings.
     fn space_report(&self) -> String {
         String::new()
@@ -79,6 +83,9 @@ impl System for Engine {
     }
     fn snapshots(&self) -> Vec<SnapshotInfo> {
         Engine::snapshots(self)
+    }
+    fn keys(&self) -> KeyTable {
+        Engine::keys(self)
     }
     fn space_report(&self) -> String {
         Engine::space_report(self)

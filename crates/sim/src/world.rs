@@ -13,6 +13,7 @@ mod finale;
 mod full;
 mod hosts;
 mod jobs;
+mod keys;
 mod long;
 mod recovery;
 mod replies;
@@ -52,6 +53,7 @@ use caches::Caches;
 use coders::Coders;
 use fate::DeviceFaults;
 use hosts::Hosts;
+use keys::KeyUser;
 
 pub use stats::Stats;
 
@@ -94,6 +96,8 @@ pub struct World<S: System> {
     coders: Coders,
     /// The store of bases, in worlds with bases.
     store: Option<BaseStore>,
+    /// Changes of the key table, in worlds with keys.
+    keys: Option<KeyUser>,
     /// The record of events.
     pub trace: Trace,
     /// Counters.
@@ -147,6 +151,7 @@ impl<S: System> World<S> {
         let coders = Coders::new(rng.clone().fork(5));
         let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
         let store = config.bases.map(|bases| BaseStore::new(bases, rng.fork(6)));
+        let keys = (config.key_changes > 0).then(|| KeyUser::new(rng.clone().fork(7)));
         World {
             config,
             rng,
@@ -162,6 +167,7 @@ impl<S: System> World<S> {
             shard: None,
             coders,
             store,
+            keys,
             trace,
             stats: Stats::default(),
             tags: 0,

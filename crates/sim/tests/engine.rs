@@ -138,6 +138,16 @@ fn worlds_beside_an_empty_bucket() {
     clean(0..1, Mode::PowerCut, &capacity);
 }
 
+/// Changes of the key table, while devices fail, return, are replaced and removed.
+#[test]
+fn worlds_with_keys() {
+    let keys = Options { keys: true, ..Options::default() };
+    let stats = clean(0..24, Mode::World, &keys);
+    assert!(stats.key_changes > 500 && stats.trials > 0, "{stats:?}");
+    clean(0..4, Mode::World, &Options { parity: true, ..keys.clone() });
+    clean(0..1, Mode::PowerCut, &keys);
+}
+
 /// Devices behind a page cache, which still shows pages that a failed flush dropped.
 #[test]
 fn worlds_of_buffered_devices() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use millpond_engine::{
-    BASE_SNAPSHOT, CatalogCommand, Command, CommandError, DeviceCommand, JobCommand, NewBase, QueryCommand, Reply, SnapshotId,
+    BASE_SNAPSHOT, CatalogCommand, Command, CommandError, DeviceCommand, Invalid, JobCommand, NewBase, QueryCommand, Reply, SnapshotId,
     SnapshotInfo, VolumeId, VolumeInfo,
 };
 
@@ -60,6 +60,9 @@ impl Oracle {
     /// Records a command. Commands in flight together must not concern the same volumes.
     pub fn issue(&mut self, tag: u64, command: Command, at: Moment) {
         let due = self.due(&command);
+        if let Command::Keys(change) = &command {
+            self.issue_keys(tag, change.clone());
+        }
         self.commands.insert(tag, Issued { command, at, until: NEVER, due });
     }
 
@@ -76,6 +79,7 @@ impl Oracle {
             // The outcome depends on the devices and on running jobs. The workload submits no
             // queries but one; a world that does may judge the answer itself.
             Command::Devices(_) | Command::Job(_) | Command::Query(_) => return Due::Either,
+            Command::Keys(_) => return Due::Success,
         };
         match command {
             _ if self.bases_forbid(command) => Due::Refusal,
@@ -155,7 +159,12 @@ impl Oracle {
         let Some(mut issued) = self.commands.remove(&tag) else {
             return broken(format!("an answer to command #{tag}, which has none to get"));
         };
+        if matches!(issued.command, Command::Keys(_)) {
+            self.keys_answered(tag, result);
+        }
         match (result, issued.due) {
+            // After an import, until all labels name the feature.
+            (Err(CommandError::Invalid(Invalid::NoEncryption)), _) if matches!(issued.command, Command::Keys(_)) => Ok(()),
             (Ok(_), Due::Refusal) => broken(format!("command #{tag} must be refused and succeeds: {:?}", issued.command)),
             (Ok(reply), _) => {
                 if !self.fits(&issued.command, reply, listing) {
@@ -538,5 +547,6 @@ fn grows(command: &Command) -> bool {
         ) | Command::Checkpoint
             | Command::Close
             | Command::Devices(_)
+            | Command::Keys(_)
     )
 }

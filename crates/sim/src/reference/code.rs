@@ -117,7 +117,7 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
         Entry::Zero { volume, offset, length } => (vec![1, volume.0.into(), *offset, *length], vec![]),
         Entry::Command(Command::Close) => (vec![14], vec![]),
         Entry::Command(Command::Checkpoint) => (vec![15], vec![]),
-        Entry::Command(Command::Devices(_) | Command::Job(_) | Command::Query(_)) => {
+        Entry::Command(Command::Devices(_) | Command::Keys(_) | Command::Job(_) | Command::Query(_)) => {
             unreachable!("the reference system refuses them")
         }
         Entry::Command(Command::Catalog(command)) => match command {

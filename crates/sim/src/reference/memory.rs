@@ -141,7 +141,9 @@ impl Memory {
         let command = match command {
             Command::Catalog(command) => command,
             Command::Close | Command::Checkpoint => return Ok(()),
-            Command::Devices(_) | Command::Job(_) | Command::Query(_) => return Err(CommandError::Request(DiskError::NotSupported)),
+            Command::Devices(_) | Command::Keys(_) | Command::Job(_) | Command::Query(_) => {
+                return Err(CommandError::Request(DiskError::NotSupported));
+            }
         };
         match command {
             CatalogCommand::CreateVolume { name, .. } => fresh(self.named(name), name),
@@ -237,7 +239,7 @@ impl Memory {
         let command = match command {
             Command::Catalog(command) => command,
             Command::Close => return self.closed = true,
-            Command::Checkpoint | Command::Devices(_) | Command::Job(_) | Command::Query(_) => return,
+            Command::Checkpoint | Command::Devices(_) | Command::Keys(_) | Command::Job(_) | Command::Query(_) => return,
         };
         match command {
             CatalogCommand::CreateVolume { name, size, sector, cache, compression } => {

@@ -68,6 +68,7 @@ impl<S: System> World<S> {
             shard: None,
             coders: Coders::new(Rng::new(label)),
             store: self.store.as_ref().map(|store| store.fork(label)),
+            keys: None,
             trace: self.trace.fork(60),
             stats: Stats::default(),
             tags: self.tags,
@@ -90,6 +91,6 @@ impl<S: System> World<S> {
             self.machine.peek_device(device, offset, &mut sector);
             Ok::<_, ()>(sector)
         };
-        Looked::read(device, size, read).ok().flatten()
+        Looked::read_knowing(device, size, self.config.tuning.features, read).ok().flatten()
     }
 }

@@ -61,6 +61,8 @@ pub struct Stats {
     pub losses: u64,
     /// Devices replaced, added and removed, and jobs requested.
     pub changes: u64,
+    /// Changes of the key table requested.
+    pub key_changes: u64,
     /// Spares that replaced a device.
     pub spares: u64,
     /// Trials: as many devices as possible were taken away, and everything was read.
@@ -128,6 +130,7 @@ impl Stats {
         self.late_fetches += other.late_fetches;
         self.losses += other.losses;
         self.changes += other.changes;
+        self.key_changes += other.key_changes;
         self.spares += other.spares;
         self.trials += other.trials;
         self.wipes += other.wipes;

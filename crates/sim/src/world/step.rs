@@ -18,6 +18,7 @@ impl<S: System> World<S> {
         }
         made += u64::from(self.question());
         self.inject()?;
+        self.change_keys();
         self.befall_cache();
         self.befall_shard();
         self.befall_store();

@@ -46,6 +46,7 @@ impl<S: System> World<S> {
             let listing = listing(system);
             let now = self.trace.note("imported");
             self.oracle.reconcile(&listing, now)?;
+            self.oracle.reconcile_keys(&system.keys())?;
         }
         let unsettled = self.oracle.unsettled();
         if !unsettled.is_empty() {

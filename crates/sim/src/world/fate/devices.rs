@@ -216,7 +216,7 @@ impl<S: System> World<S> {
         let sound = |offset: u64| {
             let mut sector = [0; SECTOR_BYTES];
             self.machine.peek(slot, offset, &mut sector);
-            Label::decode(&sector).is_ok()
+            Label::decode_knowing(&sector, self.config.tuning.features).is_ok()
         };
         if sound(0) || sound(second_area(size)) {
             // The damaged device fails reads now and then.
