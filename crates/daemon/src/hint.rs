@@ -48,7 +48,7 @@ fn next_try(why: &Busy) -> Option<&'static str> {
         Busy::DeviceMissing => Some("see 'pool status'"),
         Busy::Untrimmed(_) => Some("see 'pool status -v'"),
         Busy::LabelUnwritten(_) => Some("replace it with 'pool replace'"),
-        Busy::Opening | Busy::Closing | Busy::Relabeling | Busy::Replacing | Busy::Base => None,
+        Busy::Opening | Busy::Closing | Busy::Relabeling | Busy::Replacing | Busy::Base | Busy::KeysUnknown => None,
         Busy::SnapshotNames { .. } | Busy::HasClones { .. } | Busy::Held { .. } => None,
     }
 }
