@@ -515,4 +515,12 @@ records! {
         /// Its data key, which is in the key table.
         key: crate::KeyId,
     }
+    26 /// The publication of a base is at another place. Only pools with the feature
+    /// [`BASES`](crate::BASES) have bases, and every program that knows it knows this record.
+    MoveBase {
+        /// The base.
+        volume: VolumeId,
+        /// As in [`BaseRecord`].
+        source: String,
+    }
 }

@@ -20,13 +20,19 @@ const ZEROES: [u64; 3] = [6, 5, 16];
 /// A publication, from which a base is fetched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
-    /// Its name, which distinguishes its content from all other, and the bytes of a chunk.
+    /// Its name, which distinguishes its content from all other, `@` and its place if it has moved; and
+    /// the bytes of a chunk.
     pub info: BaseInfo,
     /// Bytes of the base.
     pub size: u64,
 }
 
 impl Publication {
+    /// Returns its name, which it keeps when it moves.
+    pub fn name(&self) -> &str {
+        self.info.source.split('@').next().unwrap_or_default()
+    }
+
     /// Returns the bytes of a chunk.
     pub fn unit(&self) -> u64 {
         u64::from(self.info.unit)
@@ -35,7 +41,7 @@ impl Publication {
     /// Returns the content of a cell as the number in its stamp, or 0 if the cell is zero.
     pub fn value(&self, grid: Grid, cell: u64) -> u64 {
         let offset = grid.start(cell);
-        let key = u64::from_str_radix(&self.info.source, 16).unwrap_or(0);
+        let key = u64::from_str_radix(self.name(), 16).unwrap_or(0);
         let drawn = |kind: u64, place: u64| mix(key ^ mix(place << 2 | kind));
         let places = [offset / self.unit(), offset / BLOCK, offset / SECTOR as u64];
         let is_zero = (0..).zip(places.iter().zip(ZEROES)).any(|(kind, (place, one_of))| drawn(kind, *place).is_multiple_of(one_of));

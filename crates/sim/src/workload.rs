@@ -232,7 +232,12 @@ impl Workload {
         };
         let head = |command, volume: VolumeId, quiet| Some(Plan { command: Some(command), diff: None, volumes: vec![volume], quiet });
         match (self.rng.weighted(&weights), snapshot) {
-            (4..=6, _) if spared.0 => None,
+            (4..=6, _) if spared.0 => {
+                // no draw: a base that moves keeps its content
+                let publication = oracle.publication(volume.id)?;
+                let source = format!("{}@{}", publication.name(), self.name("place"));
+                head(Command::Catalog(CatalogCommand::MoveBase { volume: volume.id, source }), volume.id, vec![])
+            }
             (1 | 2 | 10, Some(_)) if spared.1 => None,
             (0, _) => self.snapshot(&free),
             (1, Some(s)) => Some(self.destroy_snapshots(s, &snapshots)),

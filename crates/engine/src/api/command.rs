@@ -55,6 +55,15 @@ pub enum CatalogCommand {
         /// The source of its blocks.
         source: BaseInfo,
     },
+    /// Changes the place from which the blocks of a base are fetched. The caller has made sure that
+    /// the same blocks are there. Fetches that are out keep the old place, and are passed out again
+    /// if the caller gives them up.
+    MoveBase {
+        /// The base.
+        volume: VolumeId,
+        /// The new place, in the caller's words.
+        source: String,
+    },
     /// Removes a volume and all its snapshots. Refused while another volume is a clone of one of
     /// them.
     DestroyVolume {

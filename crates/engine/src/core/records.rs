@@ -82,6 +82,11 @@ impl Core {
                 self.snapshot(volume.id, *snapshot, name, volume.created, "", None);
                 self.epoch.0 += 1;
             }
+            Record::MoveBase { volume, source } => {
+                if let Some(base) = self.catalog.bases.get_mut(volume) {
+                    base.source.clone_from(source);
+                }
+            }
             Record::DestroyVolume { volume } => self.destroy_volume(*volume),
             Record::RemoveVolume { volume } => self.remove_volume(*volume),
             Record::RenameVolume { volume, name } => self.catalog.rename_volume(*volume, name.clone()),

@@ -175,6 +175,9 @@ pub enum Invalid {
     /// caller.
     #[error("a base fetches 4 KiB to 4 MiB at a time, a power of two, and names its source in at most 4,096 bytes")]
     Base,
+    /// The volume has blocks of its own, and no place to fetch them from. The user names a base.
+    #[error("this volume is no base: it fetches nothing")]
+    NotBase,
     /// A name or tag that is not possible. The user chooses another.
     #[error("'{name}' is not a name: {flaw}")]
     Name {

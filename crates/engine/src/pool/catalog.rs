@@ -33,6 +33,7 @@ impl Requests {
                 let volume = VolumeRecord { read_only: true, ..new_volume(store, name, size, sector, compression) };
                 create_base(store, volume, source)
             }
+            CatalogCommand::MoveBase { volume, source } => move_base(store, volume, source),
             CatalogCommand::DestroyVolume { volume } => destroy_volume(store, volume),
             CatalogCommand::RenameVolume { volume, name } => rename_volume(store, volume, name),
             CatalogCommand::ResizeVolume { volume, size } => return self.resize(store, tag, volume, size),
@@ -229,6 +230,17 @@ fn create_base(store: &Store, volume: VolumeRecord, source: BaseInfo) -> Change 
     let new = NewBase { volume: volume.id, snapshot: SnapshotId(store.core.catalog.next_snapshot) };
     let record = Record::CreateBase { volume, unit, source, snapshot: new.snapshot, name: BASE_SNAPSHOT.to_owned() };
     Ok((record, Reply::Base(new)))
+}
+
+fn move_base(store: &Store, volume: VolumeId, source: String) -> Change {
+    store.known_volume(volume)?;
+    if !store.core.catalog.bases.contains_key(&volume) {
+        return Err(CommandError::Invalid(Invalid::NotBase));
+    }
+    if source.len() > MAX_BASE_SOURCE {
+        return Err(CommandError::Invalid(Invalid::Base));
+    }
+    Ok((Record::MoveBase { volume, source }, Reply::Done))
 }
 
 fn destroy_volume(store: &Store, volume: VolumeId) -> Change {

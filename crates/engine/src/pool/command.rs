@@ -122,6 +122,7 @@ fn pages_of(command: &Command) -> usize {
             description.len() + targets.iter().map(|(_, name)| 32 + name.len() + lock).sum::<usize>()
         }
         Command::Catalog(CatalogCommand::CreateBase { source, .. }) => 1024 + source.source.len(),
+        Command::Catalog(CatalogCommand::MoveBase { source, .. }) => 64 + source.len(),
         _ => 1024,
     };
     2 + bytes / 2048

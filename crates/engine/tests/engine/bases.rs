@@ -12,6 +12,7 @@ use millpond_format::{BASES, FEATURES, Feature};
 use crate::harness::Harness;
 
 mod ahead;
+mod moves;
 
 static WITH_BASES: &[Feature] = &[FEATURES[0], FEATURES[1], BASES];
 /// Those of version 0.1.0.

@@ -205,7 +205,7 @@ fn header() -> BatchHeader {
     }
 }
 
-fn batches() -> [Vec<u8>; 6] {
+fn batches() -> [Vec<u8>; 7] {
     let header = header();
     let raw = (1..=2).map(|n| StoredBlock::raw(n * 0x0101_0101, Mark::Clear)).collect();
     let packed = [(1, 3, Coding::Lz4), (2, 8, Coding::Raw), (3, 1, Coding::Zstd)];
@@ -250,7 +250,8 @@ fn batches() -> [Vec<u8>; 6] {
     let BaseRecord { unit, source, .. } = base();
     let created = Record::CreateBase { volume: volume(2, "golden"), unit, source, snapshot: SnapshotId(6), name: "origin".into() };
     let bases = batch(&bare, &[Item::Record(created)]);
-    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote), batch(&bare, &locks), bases]
+    let moved_base = [Item::Record(Record::MoveBase { volume: VolumeId(2), source: "s3://moved#image@1".into() })];
+    [batch(&header, &items), moves, batch(&bare, &tags), batch(&bare, &promote), batch(&bare, &locks), bases, batch(&bare, &moved_base)]
 }
 
 fn base() -> BaseRecord {
@@ -522,7 +523,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
     let (
         [linear, stripe, cached, spared, noted, in_bucket],
         [log_tails, bare],
-        [blocks, moves, tags, promote, locks, bases],
+        [blocks, moves, tags, promote, locks, bases, moved_base],
         [head, segment],
     ) = (labels(), roots(), batches(), cache());
     vec![
@@ -561,6 +562,7 @@ pub fn samples() -> Vec<(&'static str, Kind, Vec<u8>)> {
         ("checkpoint-reordered", Kind::Checkpoint, Checkpoint { reordered: 1, ..checkpoint() }.encode()),
         ("object-head", Kind::ObjectHead, object_head()),
         ("batch-bases", Kind::Batch, bases),
+        ("batch-moved-base", Kind::Batch, moved_base),
         ("node-base", Kind::Node, node_of_base()),
         ("checkpoint-bases", Kind::Checkpoint, Checkpoint { bases: vec![base()], ..checkpoint() }.encode()),
         ("chunk-page-forwards", Kind::ChunkPage, forwarded_page()),

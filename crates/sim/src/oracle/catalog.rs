@@ -91,6 +91,7 @@ impl Oracle {
             CatalogCommand::SetProperties { volume, .. } | CatalogCommand::SetSector { volume, .. } => {
                 refused(!self.volumes.contains_key(volume))
             }
+            CatalogCommand::MoveBase { volume, .. } => refused(self.publication(*volume).is_none()),
             CatalogCommand::Clone { snapshot, name } => refused(!self.snapshots.contains_key(snapshot) || taken(name)),
             CatalogCommand::Promote { volume, .. } => refused(!self.may_promote(*volume)),
             CatalogCommand::Snapshot { targets, .. } => {
@@ -257,6 +258,9 @@ impl Oracle {
                     && read_only.is_none_or(|r| r == v.read_only)
             }),
             CatalogCommand::SetSector { volume, sector } => listing.volume(*volume).is_some_and(|v| v.sector == *sector),
+            CatalogCommand::MoveBase { volume, source } => {
+                listing.volume(*volume).and_then(|v| v.base.as_ref()).is_some_and(|base| base.source == *source)
+            }
             CatalogCommand::Snapshot { targets, .. } => {
                 let there = targets.iter().filter(|(volume, name)| listing.snapshot_named(*volume, name).is_some()).count();
                 if there != 0 && there != targets.len() {
@@ -321,6 +325,11 @@ impl Oracle {
                     v.cache = cache.unwrap_or(v.cache);
                     v.compression = compression.unwrap_or(v.compression);
                     v.read_only = read_only.unwrap_or(v.read_only);
+                }
+            }
+            CatalogCommand::MoveBase { volume, source } => {
+                if let Some(publication) = self.volumes.get_mut(volume).and_then(|v| v.publication.as_mut()) {
+                    publication.info.source.clone_from(source);
                 }
             }
             CatalogCommand::SetSector { volume, sector } => {

@@ -146,7 +146,9 @@ fn to_words(entry: &Entry) -> (Vec<u64>, Vec<String>) {
             CatalogCommand::Release { snapshot, tag } => (vec![13, snapshot.0], tag.iter().cloned().collect()),
             CatalogCommand::SetSector { volume, sector } => (vec![16, volume.0.into(), place(&SectorProfile::ALL, sector)], vec![]),
             CatalogCommand::Promote { volume, .. } => (vec![17, volume.0.into()], vec![]),
-            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } => unreachable!("no workload submits it"),
+            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } | CatalogCommand::MoveBase { .. } => {
+                unreachable!("no workload submits it")
+            }
         },
     }
 }

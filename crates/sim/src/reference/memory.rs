@@ -182,7 +182,9 @@ impl Memory {
                 let there = tag.as_ref().map_or(s.holds > 0, |tag| s.tags.contains(tag));
                 if there { Ok(()) } else { Err(CommandError::Invalid(Invalid::NoHold(None))) }
             }
-            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } => Err(CommandError::Request(DiskError::NotSupported)),
+            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } | CatalogCommand::MoveBase { .. } => {
+                Err(CommandError::Request(DiskError::NotSupported))
+            }
         }
     }
 
@@ -343,7 +345,7 @@ impl Memory {
                     None => s.holds = s.holds.saturating_sub(1),
                 }
             }
-            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } => {}
+            CatalogCommand::SetOptions { .. } | CatalogCommand::CreateBase { .. } | CatalogCommand::MoveBase { .. } => {}
         }
     }
 
