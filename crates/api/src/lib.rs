@@ -66,7 +66,7 @@ pub use load::{DeviceLoad, PoolLoad, RequestLoad};
 pub use plan::{PolicyPlan, PoolPlan, VolumePlan};
 pub use policy::{CreatePolicy, Policy, PolicyRun, PolicySend, PolicyState, PolicyVolume, PolicyVolumes, RunPolicy, SetPolicy};
 pub use pool::{CreatePool, EndedExport, GuestIo, ImportPool, LeftDevice, Pool, PoolHealth, PoolIo, PoolRemoval, PoolSpace, SetPool};
-pub use publication::{BaseSource, ClonePublication, ClonedPublication, FoundPublication};
+pub use publication::{BaseSource, ClonePublication, ClonedPublication, FoundPublication, Rebase, Rebased};
 pub use replacement::{DeviceNamed, ReplaceDevice, Replacement};
 pub use snapshot::{
     CloneSnapshot, CopySnapshot, CreateSnapshots, Created, DiffExtent, ExtentKind, FullCopy, FullCopyState, Hold, Rollback, RolledBack,

@@ -95,3 +95,32 @@ pub struct ClonedPublication {
     /// The source of the blocks of the base.
     pub source: BaseSource,
 }
+
+/// Request to fetch the blocks of a base from another address, because its target has moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rebase {
+    /// The base: `pool/volume`.
+    pub name: String,
+    /// The target: an absolute directory, or `s3://BUCKET/PREFIX`.
+    pub target: String,
+    /// Options of a bucket, `NAME=VALUE` each.
+    #[serde(default)]
+    pub options: Vec<String>,
+    /// Absolute path of a file with credentials; by default those of the daemon's environment.
+    #[serde(default)]
+    pub credentials: Option<String>,
+    /// If true, only checks the target and reports the result of the request.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// Result of a change of the address of a base, or of its dry run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rebased {
+    /// The base: `pool/volume`.
+    pub name: String,
+    /// The source of its blocks before.
+    pub before: BaseSource,
+    /// The source of its blocks from now on.
+    pub source: BaseSource,
+}

@@ -38,6 +38,7 @@ mod owner;
 mod policy;
 mod pool;
 mod published;
+mod rebase;
 mod receive;
 #[cfg(test)]
 mod reference;

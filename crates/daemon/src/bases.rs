@@ -2,6 +2,7 @@
 //!
 //! A clone starts from the snapshot of a *base*, a read-only volume per publication and address. The pool
 //! is noted in the target before the base is made, so that no `unpublish` deletes the publication meanwhile.
+//! A base whose target has moved gets its new address by `Daemon::rebase`.
 
 use millpond_api::names::{SnapshotName, VolumeName};
 use millpond_api::{ApiError, BaseSource, ClonePublication, ClonedPublication, ErrorKind, EventKind, FoundPublication, VolumeCache};
@@ -53,7 +54,7 @@ impl Daemon {
     pub async fn clone_publication(&self, request: &ClonePublication) -> Result<ClonedPublication, ApiError> {
         let new: VolumeName = request.name.parse()?;
         let during = format!("cannot clone '{}#{}' to '{new}'", request.target, request.publication);
-        let place = place(request).map_err(|e| e.during(&during))?;
+        let place = checked(request).map_err(|e| e.during(&during))?;
         let shard = self.able(&new).await.map_err(|e| e.during(&during))?;
         let id = self.registry().pools.get(&new.pool).map(|entry| entry.record.id.clone()).unwrap_or_default();
         let pin = (!request.dry_run).then_some((id.as_str(), new.pool.as_str()));
@@ -108,23 +109,28 @@ impl Daemon {
     }
 }
 
+/// Checks the words of a request, which become arguments of a process.
+fn checked(request: &ClonePublication) -> Result<TargetPlace, ApiError> {
+    let publication = &request.publication;
+    let full = if publication.contains('/') { publication.clone() } else { format!("pool/{publication}") };
+    full.parse::<SnapshotName>()?;
+    place(&request.target, &request.options, request.credentials.as_ref())
+}
+
 /// Checks the address of a target, whose words become arguments of a process.
-fn place(request: &ClonePublication) -> Result<TargetPlace, ApiError> {
-    let ClonePublication { target, publication, options, credentials, .. } = request;
+pub(super) fn place(target: &str, options: &[String], credentials: Option<&String>) -> Result<TargetPlace, ApiError> {
     if !target.starts_with('/') && !target.starts_with("s3://") {
         return Err(ApiError::usage("the target is no absolute directory and no s3://BUCKET/PREFIX"));
     }
-    let full = if publication.contains('/') { publication.clone() } else { format!("pool/{publication}") };
-    full.parse::<SnapshotName>()?;
-    if credentials.as_ref().is_some_and(|file| !file.starts_with('/')) {
+    if credentials.is_some_and(|file| !file.starts_with('/')) {
         return Err(ApiError::usage("the file with the credentials has no absolute path"));
     }
-    let words = options.iter().chain(credentials).chain([target]);
+    let words = options.iter().chain(credentials).map(String::as_str).chain([target]);
     if options.len() > 8 || words.into_iter().any(|word| word.len() > LONGEST || word.chars().any(char::is_control)) {
         return Err(ApiError::usage("a word is too long, or has a control character"));
     }
     // the process that finds the publication learns the id of the target
-    Ok(TargetPlace { target: target.clone(), options: options.clone(), credentials: credentials.clone(), id: String::new() })
+    Ok(TargetPlace { target: target.to_owned(), options: options.to_vec(), credentials: credentials.cloned(), id: String::new() })
 }
 
 /// Returns the base of a source, or a name for a new one.

@@ -22,7 +22,7 @@ use super::bases;
 use super::conditions::Found;
 use super::events::Happened;
 use super::service::Daemon;
-use super::shard::WantedChunk;
+use super::shard::{FetchOrder, WantedChunk};
 use process::{ChunkReader, TargetPlace};
 use wire::{ChunkAnswer, ChunkRequest};
 
@@ -42,9 +42,9 @@ const QUIET: Duration = Duration::from_secs(60);
 
 /// The chunks that are fetched for pools.
 pub(super) struct Fetching {
-    wanted: UnboundedSender<WantedChunk>,
+    orders: UnboundedSender<FetchOrder>,
     /// Taken by the task that fetches.
-    taken: Mutex<Option<UnboundedReceiver<WantedChunk>>>,
+    taken: Mutex<Option<UnboundedReceiver<FetchOrder>>>,
     waits: Mutex<BTreeMap<TargetPlace, Wait>>,
     counts: Mutex<BTreeMap<String, FetchCounts>>,
 }
@@ -69,15 +69,22 @@ struct Wait {
 
 impl Default for Fetching {
     fn default() -> Fetching {
-        let (wanted, taken) = unbounded_channel();
-        Fetching { wanted, taken: Mutex::new(Some(taken)), waits: Mutex::default(), counts: Mutex::default() }
+        let (orders, taken) = unbounded_channel();
+        Fetching { orders, taken: Mutex::new(Some(taken)), waits: Mutex::default(), counts: Mutex::default() }
     }
 }
 
 impl Fetching {
     /// Returns the channel for the chunks that shards lack.
-    pub(super) fn channel(&self) -> UnboundedSender<WantedChunk> {
-        self.wanted.clone()
+    pub(super) fn channel(&self) -> UnboundedSender<FetchOrder> {
+        self.orders.clone()
+    }
+
+    /// Gives up what is fetched for a pool from a source that one of its bases had until now. Reads that
+    /// wait for it want it again, from the new source.
+    pub(super) fn moved(&self, pool: &str, source: String) {
+        // without a receiver the daemon ends, and its pools with it
+        let _ = self.orders.send(FetchOrder::Moved { pool: pool.to_owned(), source });
     }
 
     /// Returns what was fetched for a pool.
@@ -92,7 +99,7 @@ impl Fetching {
         let condition = |(place, wait): (&TargetPlace, &Wait)| {
             let why = wait.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let cause = format!("pool {}: reads of clones wait for {}, which does not answer{why}", pool.name, place.target);
-            let remedy = "correct that; the reads go on when it answers";
+            let remedy = "correct that, or give its new address with 'millpond rebase'; then the reads go on";
             let subject = format!("{}: {}", pool.name, place.target);
             Found {
                 pool: Some(pool.name.clone()),
@@ -123,9 +130,19 @@ impl Daemon {
     /// Fetches what pools lack, as long as the daemon lives. Its processes end with it.
     pub(super) async fn keep_fetches(self: Arc<Daemon>) {
         let taken = self.fetching.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(mut wanted) = taken else { return };
-        let (mut targets, mut tasks) = (BTreeMap::new(), JoinSet::new());
-        while let Some(chunk) = wanted.recv().await {
+        let Some(mut orders) = taken else { return };
+        let (mut targets, mut tasks): (BTreeMap<TargetPlace, UnboundedSender<Order>>, _) = (BTreeMap::new(), JoinSet::new());
+        while let Some(order) = orders.recv().await {
+            let chunk = match order {
+                FetchOrder::Fetch(chunk) => chunk,
+                FetchOrder::Moved { pool, source } => {
+                    let old = bases::source(&source).map(|source| TargetPlace::of(&source));
+                    let target = old.and_then(|place| targets.get(&place));
+                    // there is none if nothing was ever fetched from there
+                    target.into_iter().for_each(|target| drop(target.send(Order::GiveUp { pool: pool.clone(), source: source.clone() })));
+                    continue;
+                }
+            };
             let Some(source) = bases::source(&chunk.source) else {
                 tracing::error!(
                     pool = &*chunk.pool,
@@ -142,9 +159,19 @@ impl Daemon {
                 to
             });
             // the task ends after this one
-            let _ = target.send(Wanted { chunk, source, since: Instant::now() });
+            let _ = target.send(Order::Fetch(Box::new(Wanted { chunk, source, since: Instant::now() })));
         }
     }
+}
+
+/// An order to the task of a target.
+enum Order {
+    Fetch(Box<Wanted>),
+    /// Give up what a pool wants from this source.
+    GiveUp {
+        pool: String,
+        source: String,
+    },
 }
 
 /// A chunk to fetch.
@@ -158,7 +185,7 @@ struct Wanted {
 struct TargetReads {
     daemon: Arc<Daemon>,
     place: TargetPlace,
-    queue: UnboundedReceiver<Wanted>,
+    queue: UnboundedReceiver<Order>,
     /// By the numbers of their requests.
     waiting: BTreeMap<u64, Wanted>,
     last: u64,
@@ -170,15 +197,15 @@ struct TargetReads {
 }
 
 impl TargetReads {
-    fn new(daemon: Arc<Daemon>, place: TargetPlace, queue: UnboundedReceiver<Wanted>) -> TargetReads {
+    fn new(daemon: Arc<Daemon>, place: TargetPlace, queue: UnboundedReceiver<Order>) -> TargetReads {
         TargetReads { daemon, place, queue, waiting: BTreeMap::new(), last: 0, pause: PAUSE.0, silent: None, why: None, reported: None }
     }
 
     async fn run(mut self) {
         loop {
-            if self.waiting.is_empty() {
-                let Some(wanted) = self.queue.recv().await else { return };
-                self.add(wanted);
+            while self.waiting.is_empty() {
+                let Some(order) = self.queue.recv().await else { return };
+                self.take(order);
             }
             let ended = match ChunkReader::start(&self.place) {
                 Ok(reader) => self.serve(reader).await,
@@ -188,6 +215,19 @@ impl TargetReads {
                 self.failed(why);
                 let pause = self.next_pause();
                 self.rest(pause).await;
+            }
+        }
+    }
+
+    /// Carries out an order. Returns the number of the request for a chunk.
+    fn take(&mut self, order: Order) -> Option<u64> {
+        match order {
+            Order::Fetch(wanted) => Some(self.add(*wanted)),
+            Order::GiveUp { pool, source } => {
+                let is_of_it = |_: &u64, wanted: &mut Wanted| *wanted.chunk.pool == *pool && wanted.chunk.source == source;
+                self.waiting.extract_if(.., is_of_it).for_each(|(_, wanted)| wanted.chunk.answer(Err(FetchError::NotNow)));
+                self.forget();
+                None
             }
         }
     }
@@ -228,8 +268,8 @@ impl TargetReads {
             self.give_up_ahead(Duration::ZERO);
             tokio::select! {
                 () = sleep_until(end) => break,
-                Some(wanted) = self.queue.recv() => {
-                    self.add(wanted);
+                Some(order) = self.queue.recv() => {
+                    self.take(order);
                 }
             }
         }
@@ -269,8 +309,8 @@ impl TargetReads {
                 }
             }
             tokio::select! {
-                wanted = self.queue.recv() => match wanted {
-                    Some(wanted) => due.push(self.add(wanted)),
+                order = self.queue.recv() => match order {
+                    Some(order) => due.extend(self.take(order)),
                     None => return Ok(()),
                 },
                 answer = reader.answer() => match answer {

@@ -59,6 +59,7 @@ fn better(why: &Invalid) -> Option<&'static str> {
     match why {
         Invalid::CacheLayout => Some("name its devices after 'cache'"),
         Invalid::NoBases => Some("turn it on with 'pool upgrade'"),
+        Invalid::NotBase => Some("'millpond list -o name,base' shows bases"),
         Invalid::SpareLayout => Some("name them after 'spare'"),
         _ => None,
     }

@@ -60,6 +60,7 @@ mod policy;
 mod pools;
 mod probe;
 mod promote;
+mod rebase;
 mod receiving;
 mod refusal;
 mod renew;

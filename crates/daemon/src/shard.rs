@@ -35,7 +35,7 @@ mod wall_clock;
 mod wire;
 
 pub use error::{ShardError, refused};
-pub use fetches::WantedChunk;
+pub use fetches::{FetchOrder, WantedChunk};
 pub use handle::{SILENCE, ShardHandle, Unseen};
 pub use listen::SocketAccess;
 pub use load::{FIRST_MICROS, LATENCY_CLASSES, Load, Timed, VolumeUse};

@@ -10,7 +10,8 @@ use millpond_api::failure::Outcome;
 use super::bucket;
 use super::{
     alert, backup, cache, completions, create, demo, destroy, diff, doctor, events, exports, failback, failover, fetch_chunks, fuse_guard,
-    get, history, hold, image, lab, list, man, policy, pool, receive, rename, resize, sectors, send, serve, snapshot, status, token, up,
+    get, history, hold, image, lab, list, man, policy, pool, rebase, receive, rename, resize, sectors, send, serve, snapshot, status,
+    token, up,
 };
 use crate::config::socket_path;
 
@@ -70,6 +71,7 @@ enum Verb {
     Rollback(snapshot::Rollback),
     Clone(snapshot::Clone),
     Promote(snapshot::Promote),
+    Rebase(rebase::Rebase),
     Rename(rename::Rename),
     Diff(diff::Diff),
     Destroy(destroy::Destroy),
@@ -139,6 +141,7 @@ impl Cli {
             Verb::Rollback(rollback) => rollback.run(&client).await,
             Verb::Clone(clone) => clone.run(&client).await,
             Verb::Promote(promote) => promote.run(&client).await,
+            Verb::Rebase(rebase) => rebase.run(&client).await,
             Verb::Rename(rename) => rename.run(&client).await,
             Verb::Diff(diff) => diff.run(&client).await,
             Verb::Destroy(destroy) => destroy.run(&client).await,

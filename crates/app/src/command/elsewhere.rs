@@ -54,7 +54,7 @@ const WORDS: &[(&[&str], &str)] = &[
         &["convert", "dd"],
         "'millpond import-image FILE POOL/VOL' and 'millpond export-image NAME FILE' convert images; 'convert-sectors' changes the sector size of a volume",
     ),
-    (&["commit", "rebase", "flatten"], "'millpond promote POOL/CLONE' makes a clone independent of its origin"),
+    (&["commit", "flatten"], "'millpond promote POOL/CLONE' makes a clone independent of its origin"),
     (&["mount"], "'millpond export fuse POOL DIR' mounts a pool as a directory with a file for each volume"),
     (
         &["umount", "unmount", "unmap", "disconnect", "unshare"],

@@ -56,8 +56,8 @@ impl FindPublication {
         let source = BaseSource {
             format: BaseSource::FORMAT,
             target: place.name().to_owned(),
-            options: if place.is_bucket() { place.store().options() } else { Vec::new() },
-            credentials: place.store().credentials_file().map(|file| file.display().to_string()),
+            options: place.options(),
+            credentials: place.credentials(),
             target_id: head.id.clone(),
             publication,
             name: record.name,

@@ -1,6 +1,5 @@
 //! `snapshot`, `rollback`, `clone` and `promote`.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -9,7 +8,6 @@ use millpond_api::client::{Client, quoted};
 use millpond_api::failure::{Failure, Outcome};
 use millpond_api::instant::{now, parse_span};
 use millpond_api::names::{self, Kind, SnapshotName, VolumeName};
-use millpond_api::path::absolute;
 use millpond_api::size::Size;
 use millpond_api::{
     self, ClonePublication, CloneSnapshot, ClonedPublication, CopySnapshot, CreateSnapshots, Created, FullCopy, FullCopyState, Promoted,
@@ -244,15 +242,12 @@ impl Clone {
 /// Clones a publication whose blocks the daemon fetches when they are read.
 async fn on_demand(client: &Client, published: &Published, new: &VolumeName, dry_run: bool) -> Outcome {
     let place = &published.place;
-    // the daemon has another working directory
-    let absolute = |path: &Path| absolute(path).display().to_string();
-    let target = if place.is_bucket() { place.name().to_owned() } else { absolute(Path::new(place.name())) };
     let request = ClonePublication {
         name: new.to_string(),
-        target,
+        target: place.absolute(),
         publication: published.name.clone(),
-        options: if place.is_bucket() { place.store().options() } else { Vec::new() },
-        credentials: place.store().credentials_file().map(absolute),
+        options: place.options(),
+        credentials: place.credentials(),
         dry_run,
     };
     let cloned: ClonedPublication = client.post("/v1/publications/clone", &request).await?;

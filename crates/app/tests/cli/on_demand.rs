@@ -254,3 +254,67 @@ fn a_publication_that_clones_read_is_not_deleted() {
     assert!(read(&socket, 10 << 20, 4096).is_err());
     assert!(daemon.run(&["events"]).ok().out.contains("volume.unreadable"));
 }
+
+#[test]
+fn reads_go_on_from_the_new_address_of_a_target_that_moved() {
+    let source = filled();
+    let wanted = published(&source);
+    let mut daemon = able();
+    daemon.run(&["clone", &words(&source), "tank/vm1"]).ok();
+    let base = base_of(&daemon, "tank/vm1");
+    let socket = daemon.export("tank/vm1", "vm1.sock");
+    fs::rename(source.path("images"), source.path("new")).expect("renamed");
+    // the note of the pool got lost with the move
+    fs::remove_dir_all(source.path("new/pins")).expect("removed");
+    let waiting = PLACES.map(|at| {
+        let socket = socket.clone();
+        thread::spawn(move || read(&socket, at, 64 << 10))
+    });
+    let problem = format!("reads of clones wait for {}, which does not answer", source.text("images"));
+    eventually("the condition begins", || daemon.run(&["status", "--check"]).problems().contains(&problem));
+    let [old, new] = ["images", "new"].map(|dir| format!("{}#tank/gold@v1", source.text(dir)));
+    let planned = daemon.run(&["rebase", "-n", "--to", &source.text("new"), &base]).ok().out;
+    assert_eq!(planned, format!("would fetch the blocks of {base} from {new}, not from {old}\n"));
+    done(&source, &["pool", "unpublish", "-n", "new#gold@v1"]);
+    assert!(waiting.iter().all(|read| !read.is_finished()), "a dry run moved it");
+    daemon.run(&["rebase", "--to", &source.text("new"), "tank/publication-*"]).ok();
+    for (read, at) in waiting.into_iter().zip(PLACES) {
+        assert!(read.join().expect("no panic").expect("read") == wanted[at as usize..][..64 << 10]);
+    }
+    eventually("the condition ends", || !daemon.run(&["status", "--check"]).problems().contains(&problem));
+    source.run(&["pool", "unpublish", "-n", "new#gold@v1"]).refused(1, "clones in pool 'tank' of host");
+    assert_eq!(volume(&daemon, &base)["base"]["target"], source.text("new"));
+    let events = daemon.run(&["events"]).ok().out;
+    assert!(events.contains(&format!("volume changed: {base} base={}", source.text("new"))), "{events}");
+    // after a restart, too
+    assert_eq!(daemon.stop("TERM"), 0);
+    daemon.restart();
+    assert!(daemon.content("tank/vm1") == wanted);
+    // a clone from the new address has the same base
+    daemon.run(&["clone", &new, "tank/vm2"]).ok();
+    assert_eq!(base_of(&daemon, "tank/vm2"), base);
+}
+
+#[test]
+fn a_base_moves_only_to_the_same_publication() {
+    let source = filled();
+    published(&source);
+    let daemon = able();
+    daemon.run(&["clone", &words(&source), "tank/vm1"]).ok();
+    let base = base_of(&daemon, "tank/vm1");
+    let before = volume(&daemon, &base)["base"].clone();
+    let other = filled();
+    published(&other);
+    let pins = || crate::publications::files(&other.path("images/pins")).len();
+    daemon.run(&["rebase", "--to", &other.text("images"), &base]).refused(1, "is another publication than that of");
+    assert_eq!(pins(), 0, "a target that is refused was noted");
+    fs::create_dir(daemon.path("empty")).expect("made");
+    daemon.run(&["rebase", "--to", "empty", &base]).refused(1, &format!("cannot change the target of '{base}'"));
+    daemon.run(&["rebase", "--to", &daemon.text("nowhere"), &base]).refused(1, "give a directory that exists");
+    daemon.run(&["rebase", "--to", &source.text("images"), "tank/vm1"]).refused(1, "this volume is no base");
+    daemon.run(&["rebase", "--to", &source.text("images"), "tank/none"]).refused(1, "no volume 'tank/none'");
+    assert_eq!(volume(&daemon, &base)["base"], before);
+    // the address that it has
+    daemon.run(&["rebase", "--to", &source.text("images"), &base]).ok();
+    assert_eq!(volume(&daemon, &base)["base"], before);
+}

@@ -107,6 +107,7 @@ const RULES: &[(Method, &str, Option<Role>, Pools)] = &[
     (Method::POST, "/v1/checkpoints", Some(Admin), Whole),
     // the target is a path or an address that the daemon opens as its user
     (Method::POST, "/v1/publications/clone", Some(Admin), Whole),
+    (Method::POST, "/v1/publications/rebase", Some(Admin), Whole),
     // it runs commands of the configuration
     (Method::POST, "/v1/sinks/test", Some(Admin), Whole),
     (Method::GET, "/v1/tokens", Some(Admin), Whole),

@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use millpond_api::names::{Name, SnapshotName};
 use millpond_api::{
     ApiError, ClonePublication, CloneSnapshot, ClonedPublication, CopySnapshot, CreateSnapshots, Created, DiffExtent, ErrorBody, ErrorKind,
-    FullCopy, Hold, Rename, Rollback, RolledBack, Snapshot, Volume,
+    FullCopy, Hold, Rebase, Rebased, Rename, Rollback, RolledBack, Snapshot, Volume,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -32,6 +32,7 @@ pub(super) fn routes() -> OpenApiRouter<Arc<Daemon>> {
         .routes(routes!(rollback))
         .routes(routes!(clone))
         .routes(routes!(clone_publication))
+        .routes(routes!(rebase))
         .routes(routes!(copy))
         .routes(routes!(get_copy, stop_copy))
         .routes(routes!(hold))
@@ -130,6 +131,16 @@ async fn clone_publication(
     Body(request): Body<ClonePublication>,
 ) -> Result<Json<ClonedPublication>, Refused> {
     whole(&daemon, |daemon| async move { daemon.clone_publication(&request).await }).await.map(Json)
+}
+
+/// Fetches the blocks of a base from another address, where the same publication is.
+///
+/// Durable when answered. The target is read by a process of the daemon, with its environment; the old
+/// target is not.
+#[utoipa::path(post, path = "/v1/publications/rebase", request_body = Rebase,
+    responses((status = 200, body = Rebased), (status = "default", body = ErrorBody)))]
+async fn rebase(State(daemon): State<Arc<Daemon>>, Body(request): Body<Rebase>) -> Result<Json<Rebased>, Refused> {
+    whole(&daemon, |daemon| async move { daemon.rebase(&request).await }).await.map(Json)
 }
 
 /// Starts a full copy of a snapshot into a new volume, in any pool.

@@ -16,6 +16,20 @@ use super::shard::Shard;
 /// The content of a chunk; `None` is all zero.
 type FetchResult = Result<Option<Vec<u8>>, FetchError>;
 
+/// An order to the daemon's tasks that fetch.
+pub enum FetchOrder {
+    /// Fetch a chunk.
+    Fetch(WantedChunk),
+    /// A base has moved: what is fetched for it from its old place is given up, and wanted again from
+    /// the new one.
+    Moved {
+        /// Name of the pool.
+        pool: String,
+        /// Its source before, in the daemon's words.
+        source: String,
+    },
+}
+
 /// A chunk that a pool lacks.
 pub struct WantedChunk {
     /// Name of the pool.
@@ -76,13 +90,13 @@ struct Out {
 
 struct Way {
     pool: Arc<str>,
-    to: UnboundedSender<WantedChunk>,
+    to: UnboundedSender<FetchOrder>,
     fetched: Arc<Fetched>,
 }
 
 impl Fetches {
     /// Passes fetches to this channel from now on. Until then they wait in the pool.
-    pub fn pass_to(&mut self, pool: &str, to: UnboundedSender<WantedChunk>, waker: Waker) {
+    pub fn pass_to(&mut self, pool: &str, to: UnboundedSender<FetchOrder>, waker: Waker) {
         if self.way.is_none() {
             let fetched = Arc::new(Fetched { results: Mutex::default(), waker });
             self.way = Some(Way { pool: pool.into(), to, fetched });
@@ -122,7 +136,7 @@ impl<P: Pool> Shard<P> {
             let length = unit.min(volume.size.saturating_sub(fetch.chunk.saturating_mul(unit)));
             self.fetches.out.push(Out { fetch, length, waited_for });
             // without a receiver the daemon ends, and the pool with it
-            let _ = to.send(wanted);
+            let _ = to.send(FetchOrder::Fetch(wanted));
         }
     }
 

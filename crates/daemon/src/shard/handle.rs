@@ -19,7 +19,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::error::ShardError;
 use super::fall::Fall;
-use super::fetches::WantedChunk;
+use super::fetches::FetchOrder;
 use super::load::{Load, VolumeUse};
 use super::message::{Answer, LookAnswer, Message};
 use super::report::{ExportId, ExportInfo, OpenFile, ShardLook, ShardStatus};
@@ -349,7 +349,7 @@ impl ShardHandle {
 
     /// Passes the chunks that the pool `name` lacks to this channel. Only the first call counts. Returns
     /// before that is done.
-    pub fn pass_fetches_to(&self, name: &str, to: UnboundedSender<WantedChunk>) {
+    pub fn pass_fetches_to(&self, name: &str, to: UnboundedSender<FetchOrder>) {
         self.post(Message::Fetches(name.to_owned(), to));
     }
 

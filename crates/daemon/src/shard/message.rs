@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use super::error::ShardError;
-use super::fetches::WantedChunk;
+use super::fetches::FetchOrder;
 use super::load::{Load, VolumeUse};
 use super::report::{ExportId, ExportInfo, OpenFile, ShardLook, ShardStatus};
 use super::spec::{FuseExport, NbdExport};
@@ -59,7 +59,7 @@ pub(super) enum Message {
     Budget(Arc<Budget>),
     Helpers(Arc<Helpers>),
     /// The name of the pool, and where the chunks go that it lacks.
-    Fetches(String, UnboundedSender<WantedChunk>),
+    Fetches(String, UnboundedSender<FetchOrder>),
     Read(Target, ByteRange, Answer<Vec<u8>>),
     Write(Target, u64, Vec<u8>, Answer<()>),
     Flush(Target, Answer<()>),

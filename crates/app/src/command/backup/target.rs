@@ -69,9 +69,19 @@ impl Place {
         self.target.starts_with("s3://")
     }
 
-    /// The options of its store.
-    pub fn store(&self) -> &StoreOptions {
-        &self.store
+    /// The address for the daemon, which has another working directory.
+    pub fn absolute(&self) -> String {
+        if self.is_bucket() { self.target.clone() } else { absolute(Path::new(&self.target)).display().to_string() }
+    }
+
+    /// The options for the daemon, which has another environment.
+    pub fn options(&self) -> Vec<String> {
+        if self.is_bucket() { self.store.options() } else { Vec::new() }
+    }
+
+    /// The file with credentials for the daemon, if there is one.
+    pub fn credentials(&self) -> Option<String> {
+        self.store.credentials_file().map(|file| absolute(file).display().to_string())
     }
 
     /// Opens the target of this purpose.
