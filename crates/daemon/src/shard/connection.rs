@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use millpond_api::GuestIo;
 use millpond_block::{Buf, ByteRange, Disk, Features, Geometry, Op, Payload, Query, Request, SectorProfile, Tag};
-use millpond_device::{ConnectionId, Guard, Ring, Waker};
+use millpond_device::{ConnectionId, Guard, Ring};
 use millpond_engine::{Entry, Target, Throttles, Time};
 use millpond_export::nbd::Session;
 
@@ -12,7 +12,7 @@ use super::load::{Load, Meter};
 use super::pool::Pool;
 use super::report::{ClientInfo, ExportId};
 use super::wire::Wire;
-use crate::budget::{Budget, Purse};
+use crate::budget::{PoolBudget, Purse};
 
 /// A connected client.
 pub(super) struct Connection {
@@ -56,7 +56,7 @@ impl Connection {
         pool: &'a mut P,
         throttles: &'a mut Throttles,
         now: u64,
-        memory: &'a Memory,
+        memory: &'a PoolBudget,
     ) -> (&'a mut Session, ConnectionDisk<'a, P>) {
         let Connection { session, meter, target, read_only, purse, .. } = self;
         (session, ConnectionDisk { pool, throttles, meter, target: *target, read_only: *read_only, now, guards: &[], purse, memory })
@@ -95,13 +95,7 @@ pub(super) struct ConnectionDisk<'a, P> {
     pub guards: &'a [Arc<Guard>],
     /// Memory that the client holds; `memory` is where more comes from.
     pub purse: &'a mut Purse,
-    pub memory: &'a Memory,
-}
-
-/// The daemon's budget as a shard sees it.
-pub(super) struct Memory {
-    pub budget: Arc<Budget>,
-    pub waker: Waker,
+    pub memory: &'a PoolBudget,
 }
 
 impl<P: Pool> ConnectionDisk<'_, P> {
@@ -146,7 +140,7 @@ impl<P: Pool> Disk for ConnectionDisk<'_, P> {
 
     fn reserve(&mut self, bytes: u64) -> bool {
         self.purse.weigh(self.pool.memory_times(self.target));
-        self.purse.take(&self.memory.budget, bytes, &self.memory.waker)
+        self.purse.take(self.memory, bytes)
     }
 
     fn query(&mut self, tag: Tag, query: Query) {

@@ -8,7 +8,6 @@ use millpond_export::fuse::{Counters, Handle, Load, MAX_TRANSFER, Message, Owner
 use rustix::io::Errno;
 use slab::Slab;
 
-use super::connection::Memory;
 use super::error::ShardError;
 use super::load::FileRequests;
 use super::message::Answer;
@@ -18,7 +17,7 @@ use super::serve::need_descriptors;
 use super::shard::Shard;
 use super::spec::FuseExport;
 use super::tree::{PoolTree, target_of};
-use crate::budget::{Budget, Purse};
+use crate::budget::{PoolBudget, Purse};
 
 /// Bit in the ids of sessions of mounts, which are the upper half of their tags.
 const MOUNT: u32 = 0x8000_0000;
@@ -171,7 +170,7 @@ impl Mount {
         &'a mut self,
         pool: &'a mut P,
         throttles: &'a mut Throttles,
-        memory: &'a Memory,
+        memory: &'a PoolBudget,
         wall: Time,
         nanos: u64,
     ) -> (PoolTree<'a, P>, &'a mut Session, &'a mut Message) {
@@ -235,7 +234,7 @@ impl<P: Pool> Shard<P> {
             session: Session::new(MOUNT | index, Owner { uid: spec.uid, gid: spec.gid, mode: spec.mode }),
             message: Message::new(self.pool.buffers().take(MAX_TRANSFER as usize)),
             requests: FileRequests::default(),
-            purse: Purse::new(self.memory.budget.asker()),
+            purse: Purse::new(self.memory.asker()),
             readable: true,
             ended: false,
             queued: false,
@@ -284,10 +283,10 @@ impl<P: Pool> Shard<P> {
 
     /// Returns the mounts' memory to the budget `before`; from now on they use the shard's new
     /// budget.
-    pub(super) fn set_budget_of_mounts(&mut self, before: &Budget) {
+    pub(super) fn set_budget_of_mounts(&mut self, before: &PoolBudget) {
         for (_, mount) in &mut self.mounts.table {
             mount.purse.empty(before);
-            mount.purse = Purse::new(self.memory.budget.asker());
+            mount.purse = Purse::new(self.memory.asker());
         }
         self.wake_waiting_mounts();
     }
@@ -336,7 +335,7 @@ impl<P: Pool> Shard<P> {
         }
         self.reply(index);
         if let Some(mount) = self.mounts.get_mut(index) {
-            mount.purse.settle(&self.memory.budget);
+            mount.purse.settle(&self.memory);
         }
     }
 
@@ -351,7 +350,7 @@ impl<P: Pool> Shard<P> {
             }
             self.pool.buffers().give_data(reply.into_data());
         }
-        mount.purse.shrink(&self.memory.budget, mount.session.bytes());
+        mount.purse.shrink(&self.memory, mount.session.bytes());
     }
 
     /// Passes the pool's completion of a request to its mount.
@@ -411,7 +410,7 @@ impl<P: Pool> Shard<P> {
         let Some(mut mount) = self.mounts.table.try_remove(index as usize) else { return };
         tracing::debug!(export = %mount.export, "mount gone");
         self.ring.close(mount.device);
-        mount.purse.empty(&self.memory.budget);
+        mount.purse.empty(&self.memory);
         self.mounts.past.add(&guest_io(mount.session.counters()));
         self.pool.buffers().give(mount.message.into_buf());
         for answer in mount.closing.into_iter().flatten() {

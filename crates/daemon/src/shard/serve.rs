@@ -20,7 +20,7 @@ use super::shard::Shard;
 use super::spec::{NbdExport, TlsOffer};
 use super::table::{Export, Listener};
 use super::wire::Wire;
-use crate::budget::{Budget, PATIENCE, Purse};
+use crate::budget::{Budget, PATIENCE, PoolBudget, Purse};
 use crate::descriptors;
 use crate::tls::{Credentials, Lost};
 
@@ -240,7 +240,7 @@ impl<P: Pool> Shard<P> {
             blocked: false,
             queued: false,
             deadline: Some(deadline),
-            purse: Purse::new(self.memory.budget.asker()),
+            purse: Purse::new(self.memory.asker()),
             moved: self.now,
         });
         self.enqueue(index);
@@ -308,7 +308,7 @@ impl<P: Pool> Shard<P> {
     /// Removes a client whose session has nothing in flight.
     pub(super) fn end_client(&mut self, index: u32) {
         let Some(mut client) = self.clients.remove(index) else { return };
-        client.purse.empty(&self.memory.budget);
+        client.purse.empty(&self.memory);
         client.wire.close();
         self.ring.close(client.id);
         let counters = client.counters();
@@ -347,16 +347,16 @@ impl<P: Pool> Shard<P> {
     /// Pays for requests from `budget` from now on. Memory that clients hold from the previous
     /// budget is returned to that, and counts in no budget until it is freed.
     pub(super) fn set_budget(&mut self, budget: Arc<Budget>) {
-        if Arc::ptr_eq(&self.memory.budget, &budget) {
+        if Arc::ptr_eq(self.memory.of_daemon(), &budget) {
             return;
         }
+        let before = std::mem::replace(&mut self.memory, PoolBudget::new(budget, self.ring.waker()));
         for index in self.clients.indexes() {
             if let Some(client) = self.clients.get_mut(index) {
-                client.purse.empty(&self.memory.budget);
-                client.purse = Purse::new(budget.asker());
+                client.purse.empty(&before);
+                client.purse = Purse::new(self.memory.asker());
             }
         }
-        let before = std::mem::replace(&mut self.memory.budget, budget);
         self.set_budget_of_guests(&before);
         self.set_budget_of_mounts(&before);
         // clients that waited for the old budget ask again

@@ -23,7 +23,6 @@ use tokio::sync::watch;
 
 use super::clock::Clock;
 use super::coders::Coders;
-use super::connection::Memory;
 use super::control::{Pending, Stage};
 use super::fall::Unwinding;
 use super::fetches::Fetches;
@@ -37,7 +36,7 @@ use super::table::{Clients, ExportTable};
 use super::turns::Turns;
 use super::vhost::VhostUsers;
 use super::wall_clock::MonotonicWallClock;
-use crate::budget::Budget;
+use crate::budget::{Budget, PoolBudget};
 use crate::tls::{Lost, Received, Sent, TlsWork};
 
 /// The loop wakes at least this often, so that the pool sees time pass and overdue clients are
@@ -96,7 +95,7 @@ pub(super) struct Shard<P: Pool> {
     pub(super) loads: VolumeLoads,
     pub(super) stage: Stage,
     pub(super) turns: Turns,
-    pub(super) memory: Memory,
+    pub(super) memory: PoolBudget,
     pub(super) coders: Coders,
     pub(super) fetches: Fetches,
     pub(super) rivals: Rivals,
@@ -113,7 +112,7 @@ impl<P: Pool> Shard<P> {
         state: watch::Sender<PoolState>,
         labels: watch::Sender<Option<LabelsInForce>>,
     ) -> Shard<P> {
-        let memory = Memory { budget: Arc::new(Budget::default()), waker: ring.waker() };
+        let memory = PoolBudget::new(Arc::new(Budget::default()), ring.waker());
         let (now, wall) = (clock.nanos(), clock.wall_millis());
         Shard {
             ring,
@@ -569,12 +568,12 @@ impl<P: Pool> Shard<P> {
             client.queued = false;
             self.send(index);
             let Some(client) = self.clients.get_mut(index) else { continue };
-            client.purse.shrink(&self.memory.budget, client.session.held());
+            client.purse.shrink(&self.memory, client.session.held());
             let before = client.session.in_flight();
             let (session, mut disk) = client.disk(&mut self.pool, &mut self.throttles, self.now, &self.memory);
             session.requests(&mut disk);
             late |= client.session.in_flight() > before;
-            client.purse.settle(&self.memory.budget);
+            client.purse.settle(&self.memory);
             self.settle(index);
         }
         late

@@ -4,10 +4,9 @@ use millpond_block::{Op, Payload, Query, Request, Tag};
 use millpond_engine::{Entry, ImageInfo as EngineImage, SnapshotId, Target, Throttles, Time, VolumeId};
 use millpond_export::fuse::{Image, ImageInfo, Space, Tree};
 
-use super::connection::Memory;
 use super::load::FileRequests;
 use super::pool::Pool;
-use crate::budget::Purse;
+use crate::budget::{PoolBudget, Purse};
 
 /// The pool as a directory.
 pub(super) struct PoolTree<'a, P> {
@@ -19,7 +18,7 @@ pub(super) struct PoolTree<'a, P> {
     pub nanos: u64,
     /// Memory that the mount's requests hold; `memory` is where more comes from.
     pub purse: &'a mut Purse,
-    pub memory: &'a Memory,
+    pub memory: &'a PoolBudget,
     pub requests: &'a mut FileRequests,
 }
 
@@ -76,7 +75,7 @@ impl<P: Pool> Tree for PoolTree<'_, P> {
     }
 
     fn reserve(&mut self, bytes: u64) -> bool {
-        self.purse.take(&self.memory.budget, bytes, &self.memory.waker)
+        self.purse.take(self.memory, bytes)
     }
 
     fn submit(&mut self, image: Image, tag: Tag, request: Request, payload: Payload<'_>) {

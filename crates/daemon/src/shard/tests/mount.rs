@@ -12,10 +12,10 @@ use rustix::fs::OFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
-use super::client::wait;
+use super::client::{self, Client, on_unix, wait};
 use super::engine::pool;
-use crate::budget::{Budget, LEAST};
-use crate::shard::{ExportId, FuseExport, OpenFile, ShardError, ShardHandle};
+use crate::budget::{Budget, LEAST, PoolBudget};
+use crate::shard::{ExportId, FuseExport, NbdExport, OpenFile, ShardError, ShardHandle};
 
 const LOOKUP: u32 = 1;
 const OPEN: u32 = 14;
@@ -150,7 +150,7 @@ fn hostile_requests_leave_the_shard_serving() {
 #[test]
 fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
     let dir = tempfile::tempdir().expect("directory");
-    let (shard, _) = pool(&[dir.path().join("a")], 256 << 20, 32 << 20);
+    let (shard, volume) = pool(&[dir.path().join("a")], 256 << 20, 32 << 20);
     let budget = Arc::new(Budget::new(0));
     shard.set_budget(Arc::clone(&budget));
     let mut kernel = Kernel::mount(&shard, 5);
@@ -158,9 +158,18 @@ fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
     let node = u64::from_ne_bytes(*entry.first_chunk().expect("an entry"));
     let (_, opened) = kernel.ask(OPEN, node, &2u64.to_ne_bytes());
     let fh = u64::from_ne_bytes(*opened.first_chunk().expect("a file"));
-    // another client holds the whole budget; a small request needs none of it
-    let waker = Ring::new().expect("ring").waker();
-    assert!(budget.take(budget.asker(), LEAST, &waker));
+    // a client of the pool holds some of the budget for ever, and another pool all of it; a small request
+    // needs none of it
+    let socket = dir.path().join("s");
+    wait(shard.export_nbd(NbdExport { target: Target::Head(volume), ..on_unix(9, &socket) })).expect("export");
+    let mut hog = Client::unix(&socket);
+    hog.send(client::READ, 1, 0, 16 << 20, &[]);
+    while wait(shard.status()).expect("status").guests.reads == 0 {
+        std::thread::yield_now();
+    }
+    let held = budget.use_of().1;
+    let other = PoolBudget::new(Arc::clone(&budget), Ring::new().expect("ring").waker());
+    assert!(other.take(other.asker(), LEAST));
     assert_eq!(kernel.ask(WRITE, node, &[transfer(fh, 0, 4096), vec![7; 4096]].concat()).0, 0);
     // a write that is not copied holds the whole buffer in which it came
     let large = || [transfer(fh, 4096, 65_536), vec![9; 65_536]].concat();
@@ -168,21 +177,25 @@ fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
     assert!(kernel.reply().is_none(), "there is no memory for it");
     // setting the same budget again changes nothing
     shard.set_budget(Arc::clone(&budget));
-    budget.give_back(LEAST);
+    other.give_back(LEAST);
     let (unique, error, bytes) = (0..ROUNDS).find_map(|_| kernel.reply()).expect("a reply");
     assert_eq!((unique, error, bytes.len()), (waiting, 0, 8));
     let read = kernel.ask(READ, node, &transfer(fh, 0, 4096 + 65_536)).1;
     assert!(read[..4096] == [7; 4096] && read[4096..] == [9; 65_536]);
-    while budget.use_of().1 > 0 {
+    while budget.use_of().1 > held {
         std::thread::yield_now();
     }
     // a mount ends while its request waits, which is noticed when the request gets its turn
-    assert!(budget.take(budget.asker(), LEAST, &waker));
+    assert!(other.take(other.asker(), LEAST));
     kernel.start(WRITE, node, &large());
     assert!(kernel.reply().is_none());
     drop(kernel);
-    budget.give_back(LEAST);
-    while !wait(shard.exports()).expect("exports").is_empty() || budget.use_of().1 > 0 {
+    other.give_back(LEAST);
+    while wait(shard.exports()).expect("exports").len() > 1 || budget.use_of().1 > held {
+        std::thread::yield_now();
+    }
+    drop(hog);
+    while budget.use_of().1 > 0 {
         std::thread::yield_now();
     }
     wait(shard.shutdown()).expect("shutdown");

@@ -13,7 +13,7 @@ use super::client::{Client, DISCONNECT, FLUSH, PATIENCE, READ, WRITE, in_memory,
 use super::double::{Double, Medium, SNAPSHOT};
 use crate::budget::{Budget, LEAST};
 use crate::shard::clock::Clock;
-use crate::shard::start::spawn_by;
+use crate::shard::start::{spawn, spawn_by};
 use crate::shard::{ExportId, NbdExport, ShardError, ShardHandle};
 
 const EPERM: u32 = 1;
@@ -254,6 +254,30 @@ fn clients_that_vanish_or_talk_nonsense_harm_nobody() {
         assert!(start.elapsed() < PATIENCE, "clients that are gone stay listed");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[test]
+fn a_pool_whose_clients_hold_memory_for_long_does_not_stop_another() {
+    const LENGTH: u32 = 60 << 20;
+    let dir = tempfile::tempdir().expect("directory");
+    let budget = Arc::new(Budget::new(0));
+    let [(busy, socket), (_quick, path)] = ["busy", "quick"].map(|name| {
+        let (shard, path) = (spawn(Vec::new(), |_, _| Ok(Double::memory(64 << 20))).expect("shard"), dir.path().join(name));
+        shard.set_budget(Arc::clone(&budget));
+        wait(shard.export_nbd(on_unix(1, &path))).expect("export");
+        (shard, path)
+    });
+    let mut hogs: Vec<Client> = (0..16).map(|_| Client::unix(&socket)).collect();
+    hogs.iter_mut().for_each(|hog| hog.send(READ, 1, 0, LENGTH, &[]));
+    let reads = || wait(busy.status()).expect("status").guests.reads;
+    while reads() < LEAST / 2 / u64::from(LENGTH) {
+        std::thread::yield_now();
+    }
+    let mut client = Client::unix(&path);
+    for _ in 0..20 {
+        assert_eq!(client.read(0, LENGTH as usize).expect("read").len(), LENGTH as usize);
+    }
+    assert_eq!(reads(), LEAST / 2 / u64::from(LENGTH), "it waited until the others were broken off");
 }
 
 #[test]

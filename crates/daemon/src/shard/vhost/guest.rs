@@ -11,8 +11,8 @@ use millpond_export::vhost_user::{Device, Memory, wire};
 use rustix::net::SendFlags;
 
 use super::order::Answer;
-use crate::budget::Purse;
-use crate::shard::connection::{ConnectionDisk, Memory as Budgeted};
+use crate::budget::{PoolBudget, Purse};
+use crate::shard::connection::ConnectionDisk;
 use crate::shard::load::{Load, Meter};
 use crate::shard::pool::Pool;
 use crate::shard::report::{ClientInfo, ExportId};
@@ -64,10 +64,10 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Hands the requests that the guest has offered to the pool; true when there were some.
-    pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64, memory: &Budgeted) -> bool {
+    pub fn take<P: Pool>(&mut self, pool: &mut P, throttles: &mut Throttles, now: u64, memory: &PoolBudget) -> bool {
         if self.lost {
             self.device.refuse_held();
-            self.purse.settle(&memory.budget);
+            self.purse.settle(memory);
             return false;
         }
         let guards = self.guards.as_slice();
@@ -83,7 +83,7 @@ impl Guest {
             memory,
         };
         let taken = self.device.take(&mut disk);
-        self.purse.settle(&memory.budget);
+        self.purse.settle(memory);
         if let Some((index, error)) = taken.broken {
             tracing::warn!(export = %self.export, peer = self.peer, queue = index, %error, "a queue stands still");
             if let Some(alarm) = self.alarms.get(&index) {

@@ -17,7 +17,7 @@ use super::spec::VhostUserExport;
 use super::stop::Stop;
 use super::table::{GUEST, VhostExport};
 use super::talk::Talk;
-use crate::budget::{Budget, Purse};
+use crate::budget::{PoolBudget, Purse};
 use crate::shard::connection::offer;
 use crate::shard::error::ShardError;
 use crate::shard::listen;
@@ -187,7 +187,7 @@ impl<P: Pool> Shard<P> {
             since: self.wall,
             device,
             meter: Meter::default(),
-            purse: Purse::new(self.memory.budget.asker()),
+            purse: Purse::new(self.memory.asker()),
             kicks: HashMap::new(),
             calls: HashMap::new(),
             alarms: HashMap::new(),
@@ -261,7 +261,7 @@ impl<P: Pool> Shard<P> {
         }
         let Some(mut guest) = self.vhost.guests.try_remove(index as usize) else { return };
         self.vhost.hot.retain(|hot| *hot != index);
-        guest.purse.empty(&self.memory.budget);
+        guest.purse.empty(&self.memory);
         tracing::debug!(export = %guest.export, peer = guest.peer, "front end gone");
         if let Some(export) = self.vhost.exports.get_mut(&guest.export) {
             export.guest = None;
@@ -327,7 +327,7 @@ impl<P: Pool> Shard<P> {
         let mut settled = Vec::new();
         for (index, guest) in &mut self.vhost.guests {
             guest.publish();
-            guest.purse.shrink(&self.memory.budget, guest.device.bytes());
+            guest.purse.shrink(&self.memory, guest.device.bytes());
             if !guest.stops.is_empty() || guest.leaving.is_some() {
                 settled.push(index as u32);
             }
@@ -347,10 +347,10 @@ impl<P: Pool> Shard<P> {
 
     /// Returns the guests' memory to the budget `before`; from now on they use the shard's new
     /// budget.
-    pub(in crate::shard) fn set_budget_of_guests(&mut self, before: &Budget) {
+    pub(in crate::shard) fn set_budget_of_guests(&mut self, before: &PoolBudget) {
         for (_, guest) in &mut self.vhost.guests {
             guest.purse.empty(before);
-            guest.purse = Purse::new(self.memory.budget.asker());
+            guest.purse = Purse::new(self.memory.asker());
         }
     }
 
