@@ -58,7 +58,7 @@ impl Daemon {
         };
         if !request.dry_run {
             for record in &exports {
-                self.end_export(record, false).await.map_err(|e| e.during(format!("{during}: cannot end export {}", record.id)))?;
+                self.end_export(record, false, false).await.map_err(|e| e.during(format!("{during}: cannot end export {}", record.id)))?;
             }
             let carried_out = carry_out(&shard, &plan).await;
             self.snapshots_changed();

@@ -212,11 +212,11 @@ impl Daemon {
     }
 
     /// Stops serving; received requests are answered before the connections close. With `lazy`,
-    /// open files of a mount are served until they are closed.
+    /// open files of a mount are served until they are closed; with `force` they are not served any more.
     ///
     /// # Errors
     /// When there is no such export, clients are connected without `force`, or files of a mount are
-    /// open without `lazy`.
+    /// open without `lazy` and `force`.
     pub async fn unexport(&self, id: u64, lazy: bool, force: bool) -> Result<(), ApiError> {
         let record = || {
             let record = self.registry().exports.get(&id).map(|entry| entry.record.clone());
@@ -225,7 +225,7 @@ impl Daemon {
         let _pool = self.lock_pool(&record()?.pool).await?;
         let record = record()?;
         let during = format!("cannot end export {id}");
-        // a mount does not end while files are open, unless lazily; the refusal names the processes
+        // unmounting fails while files are open, and that refusal names the processes
         let mount = matches!(record.protocol, Protocol::Fuse { .. });
         if !force
             && !mount
@@ -235,15 +235,15 @@ impl Daemon {
             let connected = attached::to(&shard, Clients::Export(id)).await.unwrap_or_default();
             attached::refuse(&connected, "shut the guest down").map_err(|e| e.during(&during))?;
         }
-        self.end_export(&record, lazy).await.map_err(|e| e.during(during))
+        self.end_export(&record, lazy, force).await.map_err(|e| e.during(during))
     }
 
     /// Ends an export; the caller holds the lock of its pool.
-    pub(super) async fn end_export(&self, record: &ExportRecord, lazy: bool) -> Result<(), ApiError> {
+    pub(super) async fn end_export(&self, record: &ExportRecord, lazy: bool, force: bool) -> Result<(), ApiError> {
         let id = record.id;
-        self.end_fuse(id, lazy).await?;
+        self.end_fuse(id, lazy || force).await?;
         // A lazily detached mount is served until the kernel reports that no file is open any more.
-        let left = lazy && matches!(record.protocol, Protocol::Fuse { .. });
+        let left = lazy && !force && matches!(record.protocol, Protocol::Fuse { .. });
         if !left && let Ok(shard) = self.shard(&record.pool) {
             match shard.unexport(ExportId(id)).await {
                 Ok(()) | Err(super::shard::ShardError::NoExport(_)) => {}

@@ -77,7 +77,7 @@ impl Mounted {
                     let users = users::of(&self.dir);
                     let who = if users.is_empty() { "a process".to_owned() } else { users.join(", ") };
                     let message = format!(
-                        "{} is in use by {who}; end that, or give --lazy to serve open files until they are closed",
+                        "{} is in use by {who}; end that, give --lazy to serve open files until they are closed, or --force to end that too",
                         self.dir.display()
                     );
                     return Err(ApiError::busy(message));

@@ -176,6 +176,12 @@ pub fn comes_and_goes(subject: &mut Subject) -> Result<()> {
         Ok(six)
     };
     ensure!(read()? == *b"lazily");
+    // after --force, it does not
+    let file = File::open(dir.join("disk"))?;
+    millpond.cli(&["unexport", &export_id(millpond)?, "--force"])?;
+    ensure!(!is_mounted(&dir) && file.read_at(&mut [0; 10], 0).is_err(), "an open file is served after --force");
+    drop(file);
+    millpond.cli(&["export", "fuse", POOL, &dir.display().to_string()])?;
 
     millpond.stop()?;
     ensure!(!is_mounted(&dir), "still there after SIGTERM");

@@ -357,7 +357,7 @@ pub struct Unexport {
     /// 'millpond exports'
     #[arg(value_name = "ID|NAME|ADDRESS", required = true, add = candidates::exports())]
     exports: Vec<String>,
-    /// Disconnect connected clients
+    /// Disconnect connected clients; of a mount, open files cannot be used any more
     #[arg(long)]
     force: bool,
     /// For a mount: serve open files until they are closed

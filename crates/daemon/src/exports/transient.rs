@@ -66,7 +66,7 @@ impl Daemon {
             _ => return,
         }
         tracing::info!(export = id, name = record.name, "no client for {} s: the command that made it was ended", UNUSED.as_secs());
-        if let Err(error) = self.end_export(&record, false).await {
+        if let Err(error) = self.end_export(&record, false, false).await {
             tracing::warn!(export = id, name = record.name, %error, "a private export is left");
         }
     }

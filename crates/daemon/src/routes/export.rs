@@ -54,7 +54,8 @@ struct Ending {
     /// For a mount: if true, files that are open are served until they are closed.
     #[serde(default)]
     lazy: bool,
-    /// If true, ends the export while clients are connected, and disconnects them.
+    /// If true, ends the export while clients are connected or files of a mount are open, and
+    /// disconnects them.
     #[serde(default)]
     force: bool,
 }

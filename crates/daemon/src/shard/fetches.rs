@@ -165,12 +165,14 @@ impl<P: Pool> Shard<P> {
         buf
     }
 
-    /// Fails the requests of clients that are gone and that wait for chunks: their target may be away for
-    /// long, and their exports would not end before. Notes which fetches no read waits for any more.
+    /// Fails the requests that wait for chunks, of clients and guests that are gone and of mounts that end:
+    /// their target may be away for long, and their exports would not end before. Notes which fetches no
+    /// read waits for any more.
     pub(super) fn end_fetches_of_gone(&mut self) {
         let is_gone = |client: &Connection| client.session.is_aborted() && client.session.in_flight() > 0;
         let indexes = self.clients.indexes().into_iter().filter(|index| self.clients.get(*index).is_some_and(is_gone));
-        let gone: Vec<u32> = indexes.map(|index| self.clients.session_of(index)).collect();
+        let clients = indexes.map(|index| self.clients.session_of(index));
+        let gone: Vec<u32> = clients.chain(self.vhost.ending_waits(self.now)).chain(self.mounts.ending_waits(self.now)).collect();
         if !gone.is_empty() {
             self.pool.end_fetch_waits(&|tag| gone.contains(&Session::id_of(tag)));
             self.stage.set_busy(true);
@@ -180,9 +182,8 @@ impl<P: Pool> Shard<P> {
         }
     }
 
-    /// Fails the reads that wait for chunks, once the shard has ended the connections of their clients.
-    /// Guests of other protocols, which send requests without an answer again to the next daemon, keep
-    /// waiting until the pool is given up.
+    /// Fails the reads that wait for chunks, once the shard has ended the connections of clients and
+    /// guests, and mounts: those of the daemon itself are left.
     pub(super) fn end_fetches(&mut self) {
         let is_due = self.fetches.end.is_some_and(|end| end <= self.now);
         if !is_due || !self.vhost.is_empty() || !self.mounts.is_empty() {

@@ -13,7 +13,7 @@ use super::load::FileRequests;
 use super::message::Answer;
 use super::pool::Pool;
 use super::report::{ClientInfo, ExportId, ExportInfo, OpenFile};
-use super::serve::need_descriptors;
+use super::serve::{LINGER_NANOS, need_descriptors};
 use super::shard::Shard;
 use super::spec::FuseExport;
 use super::tree::{PoolTree, target_of};
@@ -64,6 +64,9 @@ pub(super) struct Mount {
     queued: bool,
     /// Set while the mount ends; the answers are sent when it has ended.
     closing: Option<Vec<Answer<()>>>,
+    /// When its requests that wait for chunks are ended, in nanoseconds of the shard's clock: set when
+    /// the mount ends.
+    patient_until: Option<u64>,
 }
 
 /// Table of mounts; the id of a mount's session contains its index.
@@ -117,6 +120,12 @@ impl Mounts {
     /// Returns the ids of their exports.
     pub fn ids(&self) -> Vec<ExportId> {
         self.iter().map(|mount| mount.export).collect()
+    }
+
+    /// Returns the sessions whose requests that wait for chunks are to be ended.
+    pub fn ending_waits(&self, now: u64) -> impl Iterator<Item = u32> {
+        let is_due = move |mount: &Mount| mount.patient_until.is_some_and(|until| until <= now) && mount.session.in_flight() > 0;
+        self.table.iter().filter(move |(_, mount)| is_due(mount)).map(|(index, _)| MOUNT | index as u32)
     }
 
     /// Returns the counters of all mounts, including ended ones.
@@ -239,6 +248,7 @@ impl<P: Pool> Shard<P> {
             ended: false,
             queued: false,
             closing: None,
+            patient_until: None,
         };
         let info = mount.info(&self.pool);
         self.mounts.table.insert(mount);
@@ -252,6 +262,7 @@ impl<P: Pool> Shard<P> {
         let Some(index) = self.mounts.find(|mount| mount.export == id) else { return Err(answer) };
         if let Some(mount) = self.mounts.get_mut(index) {
             mount.closing.get_or_insert_default().extend(answer);
+            mount.patient_until.get_or_insert(self.now + LINGER_NANOS);
         }
         self.throttles.hurry(None);
         self.mounts.enqueue(index);

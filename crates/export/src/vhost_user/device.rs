@@ -78,6 +78,8 @@ pub struct Device {
     /// True if the guest may have read that there is no write cache. Then it does not flush, and
     /// relies on every write being durable when answered.
     promised: bool,
+    /// The front end is gone.
+    alone: bool,
     serial: [u8; SERIAL],
     counters: Counters,
     /// First queue of the next turn.
@@ -107,6 +109,7 @@ impl Device {
             features: 0,
             write_through: false,
             promised: false,
+            alone: false,
             serial: bytes,
             counters: Counters::default(),
             first: 0,
@@ -150,6 +153,18 @@ impl Device {
     /// present state.
     pub fn set_promised(&mut self, promised: bool) {
         self.promised = promised;
+    }
+
+    /// Notes that the front end is gone. From now on, requests that the disk ends with
+    /// [`DiskError::Shutdown`] get no answer where they are on record: they are repeated after the front
+    /// end has connected again.
+    pub fn set_alone(&mut self) {
+        self.alone = true;
+    }
+
+    /// Returns true if all requests in flight are on record.
+    pub fn has_record(&self) -> bool {
+        self.queues.iter().flatten().all(VirtQueue::has_record)
     }
 
     /// Starts a queue. Returns the number of requests that a previous daemon had in flight; they
@@ -350,6 +365,7 @@ impl Device {
             Err(_) => Status::IoError,
         };
         slot.status = slot.status.max(status);
+        slot.undone |= self.alone && matches!(result, Err(DiskError::Shutdown));
         let mut written = 0;
         if let Ok(data) = result {
             if slot.op == Op::Read {
@@ -360,10 +376,13 @@ impl Device {
         if slot.left > 0 {
             return false;
         }
-        let (queue, head, status, status_at) = (slot.queue, slot.head, slot.status, slot.status_at);
+        let (queue, head, status, status_at, undone) = (slot.queue, slot.head, slot.status, slot.status_at, slot.undone);
         self.bytes = self.bytes.saturating_sub(u64::from(slot.length));
         self.slots.free(tag);
-        self.close(queue, head, status, status_at, written);
+        match self.queues.get_mut(usize::from(queue)) {
+            Some(Some(on_record)) if undone && on_record.has_record() => on_record.leave(head),
+            _ => self.close(queue, head, status, status_at, written),
+        }
         true
     }
 

@@ -189,6 +189,20 @@ impl VirtQueue {
         self.unnotified = true;
     }
 
+    /// Returns true if requests in flight are on record, so that they can be repeated later.
+    pub fn has_record(&self) -> bool {
+        self.inflight.is_some()
+    }
+
+    /// Forgets a request in flight without an answer. It stays on record, and is repeated when the queue
+    /// is started again.
+    pub fn leave(&mut self, head: u16) {
+        if let Some(taken) = self.taken.get_mut(usize::from(head)) {
+            *taken = false;
+        }
+        self.busy = self.busy.saturating_sub(1);
+    }
+
     /// Returns true if the guest wants a notification about the answers since the last call.
     pub fn must_tell(&mut self, memory: &Memory) -> bool {
         if !std::mem::take(&mut self.unnotified) {

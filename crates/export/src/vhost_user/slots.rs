@@ -19,6 +19,8 @@ pub(super) struct Slot {
     pub head: u16,
     pub op: Op,
     pub status: Status,
+    /// A part of it was not carried out: it may be left to be repeated.
+    pub undone: bool,
     pub status_at: GuestAddress,
     /// Destination of a read's data.
     pub data: Segments,
@@ -86,6 +88,6 @@ impl Slots {
 
 impl Slot {
     pub fn new(generation: u16, queue: u16, head: u16, op: Op, status_at: GuestAddress, data: Segments, length: u32) -> Slot {
-        Slot { generation, left: 0, queue, head, op, status: Status::Ok, status_at, data, length }
+        Slot { generation, left: 0, queue, head, op, status: Status::Ok, undone: false, status_at, data, length }
     }
 }

@@ -6,12 +6,16 @@ use std::sync::Arc;
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions};
 use millpond_engine::{
-    CatalogCommand, Command, CommandError, Compression, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target, Tuning, VolumeId,
+    BaseInfo, CatalogCommand, Command, CommandError, Compression, Engine, GroupSpec, Layout, PoolId, PoolSpec, PoolState, Reply, Target,
+    Tuning, VolumeId,
 };
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::client::{Client, FLUSH, on_unix, wait};
 use crate::helpers::Helpers;
-use crate::shard::{NbdExport, ShardError, ShardHandle, create, import};
+use crate::shard::clock::Clock;
+use crate::shard::start::spawn_by;
+use crate::shard::{FetchOrder, NbdExport, ShardError, ShardHandle, WantedChunk, create, import};
 
 fn open(paths: &[PathBuf], size: u64) -> Vec<HostDevice> {
     let options = OpenOptions { create_size: Some(size), direct: true, read_only: false };
@@ -43,6 +47,40 @@ fn compressed_pool(paths: &[PathBuf], device_size: u64, volume_size: u64, compre
     });
     let Reply::Volume(volume) = wait(shard.command(volume)).expect("volume") else { panic!("no volume") };
     (shard, volume)
+}
+
+/// Bytes that a clone of a publication fetches at a time.
+pub const UNIT: usize = 64 << 10;
+
+/// Returns a new pool with a volume `vm` of 8 MiB that reads as a base, of which the pool has nothing, and
+/// the orders to fetch for it: as long as they are not answered, the target is away.
+pub fn clone_of_publication(path: PathBuf, clock: Clock) -> (ShardHandle, VolumeId, UnboundedReceiver<FetchOrder>) {
+    let groups = vec![GroupSpec::data(Layout::Linear)];
+    let spec = PoolSpec { name: "pond".to_owned(), id: PoolId([4; 16]), groups, extent_bytes: None, features: true };
+    let make = move |geometries, now| Engine::create(spec, geometries, Tuning::default(), now);
+    let shard = spawn_by(clock, open(&[path], 256 << 20), make).expect("create");
+    assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
+    let (to, orders) = unbounded_channel();
+    shard.pass_fetches_to("pond", to);
+    let base = CatalogCommand::CreateBase {
+        name: "golden".to_owned(),
+        size: 8 << 20,
+        sector: SectorProfile::S512e,
+        compression: Compression::Off,
+        source: BaseInfo { unit: UNIT as u32, source: String::new() },
+    };
+    let Reply::Base(base) = wait(shard.command(base)).expect("base") else { panic!("no base") };
+    let clone = CatalogCommand::Clone { snapshot: base.snapshot, name: "vm".to_owned() };
+    let Reply::Volume(volume) = wait(shard.command(clone)).expect("clone") else { panic!("no clone") };
+    (shard, volume, orders)
+}
+
+/// Waits until a read needs a chunk.
+pub fn next_chunk(orders: &mut UnboundedReceiver<FetchOrder>) -> WantedChunk {
+    match orders.blocking_recv() {
+        Some(FetchOrder::Fetch(chunk)) => chunk,
+        _ => panic!("no chunk is wanted"),
+    }
 }
 
 fn snapshot(shard: &ShardHandle, volume: VolumeId, name: &str) -> Target {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use millpond_block::ByteRange;
@@ -9,12 +10,14 @@ use millpond_device::Ring;
 use millpond_engine::Target;
 use millpond_export::testing::HostileRequests;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 use super::client::{self, Client, on_unix, wait};
-use super::engine::pool;
+use super::engine::{clone_of_publication, next_chunk, pool};
 use crate::budget::{Budget, LEAST, PoolBudget};
+use crate::shard::clock::Clock;
 use crate::shard::{ExportId, FuseExport, NbdExport, OpenFile, ShardError, ShardHandle};
 
 const LOOKUP: u32 = 1;
@@ -199,4 +202,27 @@ fn requests_of_a_mount_wait_for_the_memory_of_all_clients() {
         std::thread::yield_now();
     }
     wait(shard.shutdown()).expect("shutdown");
+}
+
+#[test]
+fn a_mount_ends_although_a_read_waits_for_a_target_that_is_away() {
+    let dir = tempfile::tempdir().expect("directory");
+    let ahead: &'static AtomicU64 = Box::leak(Box::default());
+    let (shard, _, mut orders) = clone_of_publication(dir.path().join("a"), Clock::ahead_by(ahead));
+    let mut kernel = Kernel::mount(&shard, 5);
+    let node = u64::from_ne_bytes(*kernel.ask(LOOKUP, 1, b"vm\0").1.first_chunk().expect("an entry"));
+    let fh = u64::from_ne_bytes(*kernel.ask(OPEN, node, &2u64.to_ne_bytes()).1.first_chunk().expect("a file"));
+    let waiting = kernel.start(READ, node, &transfer(fh, 0, 4096));
+    let chunk = next_chunk(&mut orders);
+    let ending = {
+        let shard = shard.clone();
+        std::thread::spawn(move || wait(shard.shutdown()))
+    };
+    // an answer that comes soon is waited for
+    assert!(kernel.reply().is_none() && !ending.is_finished());
+    ahead.fetch_add(11_000_000_000, Ordering::SeqCst);
+    let (unique, error, _) = (0..ROUNDS).find_map(|_| kernel.reply()).expect("a reply");
+    assert_eq!((unique, error), (waiting, Errno::SHUTDOWN.raw_os_error()));
+    ending.join().expect("no panic").expect("the pool is closed");
+    assert!(!chunk.is_waited_for());
 }

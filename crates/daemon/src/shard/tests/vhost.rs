@@ -1,7 +1,7 @@
 //! Front ends that connect and leave; the end-to-end tests show with guests how queues work.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Read};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -9,13 +9,16 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use millpond_export::vhost_user::front_end::{Channel, FrontEnd, RingPlaces, Signals};
-use millpond_export::vhost_user::wire::{HEADER, Region, code};
+use millpond_engine::Target;
+use millpond_export::vhost_user::front_end::{Channel, FrontEnd, RingPlaces, STATUS_AT, Segment, Signals, WRITE, chain, request_header};
+use millpond_export::vhost_user::wire::{HEADER, Region, code, protocol};
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::client::{Client, PATIENCE, in_memory, on_unix, wait};
 use super::double::{HEAD, SNAPSHOT};
+use super::engine::{UNIT, clone_of_publication, next_chunk};
+use crate::shard::clock::Clock;
 use crate::shard::{ExportId, ShardError, ShardHandle, SocketAccess, VhostUserExport};
 
 const READ_ONLY: u64 = 1 << 5;
@@ -33,7 +36,7 @@ fn spec(id: u64, path: &Path) -> VhostUserExport {
     }
 }
 
-/// Socket of a front end that gets no descriptors.
+/// Socket of a front end.
 struct Socket(UnixStream);
 
 impl Channel for Socket {
@@ -48,7 +51,16 @@ impl Channel for Socket {
     }
 
     fn receive(&mut self, bytes: &mut [u8]) -> io::Result<Option<OwnedFd>> {
-        self.0.read_exact(bytes).map(|()| None)
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let first = bytes.len().min(1);
+        rustix::net::recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes[..first])], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let fds = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+            _ => None,
+        });
+        let fd = fds.flatten().next();
+        self.0.read_exact(&mut bytes[first..]).map(|()| fd)
     }
 }
 
@@ -174,4 +186,97 @@ fn a_guest_whose_memory_is_cut_short_is_broken_off_alone() {
     // the front end may connect again
     assert_ne!(features(&mut connect(&path)), 0);
     wait(shard.shutdown()).expect("shutdown");
+}
+
+/// A guest with one queue, whose memory and record of requests in flight outlive its connections.
+struct Guest {
+    memory: File,
+    record: Option<(OwnedFd, Vec<u8>)>,
+    kick: OwnedFd,
+}
+
+impl Guest {
+    const MEMORY: u64 = 1 << 20;
+    const PLACES: RingPlaces = RingPlaces { size: 8, descriptors: 0x1000, available: 0x2000, used: 0x3000 };
+    const DATA: u64 = 0x8000;
+
+    fn new() -> Guest {
+        let memory = tempfile::tempfile_in("/dev/shm").expect("memory");
+        memory.set_len(Guest::MEMORY).expect("size");
+        Guest { memory, record: None, kick: eventfd(0, EventfdFlags::NONBLOCK).expect("eventfd") }
+    }
+
+    /// Connects, and starts the queue.
+    fn connect(&mut self, path: &Path) -> FrontEnd<Socket> {
+        const VERSION_1: u64 = 1 << 32;
+        const PROTOCOL: u64 = 1 << 30;
+        let mut front = connect(path);
+        front.negotiate(VERSION_1 | PROTOCOL, protocol::INFLIGHT_SHMFD | protocol::REPLY_ACK).expect("negotiated");
+        let record = match self.record.take() {
+            Some(record) => record,
+            None => front.make_record(1, Guest::PLACES.size).expect("a record"),
+        };
+        front.share_record(record.0.as_fd(), &record.1).expect("shared");
+        self.record = Some(record);
+        front.share_memory(Region { guest: 0, size: Guest::MEMORY, user: 0, offset: 0 }, self.memory.as_fd()).expect("shared");
+        front.start(0, &Guest::PLACES, self.used(), &Signals { kick: self.kick.as_fd(), call: None, error: None }).expect("started");
+        front
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.memory.write_all_at(bytes, at).expect("written");
+    }
+
+    fn read<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.memory.read_exact_at(&mut bytes, at).expect("read");
+        bytes
+    }
+
+    /// Offers the request of this number, which reads a sector; each has descriptors of its own.
+    fn ask(&self, number: u16, sector: u64) {
+        let (head, at) = (number * 3, Guest::DATA + u64::from(number) * 0x1000);
+        self.write(at, &request_header(0, sector));
+        let segments = [(at, 16, 0), (at + 512, 512, WRITE), (at + STATUS_AT, 1, WRITE)];
+        let segments = segments.map(|(at, length, flags)| Segment { at, length, flags });
+        self.write(Guest::PLACES.descriptors + 16 * u64::from(head), &chain(&segments, head));
+        self.write(Guest::PLACES.available + 4 + 2 * u64::from(number), &head.to_le_bytes());
+        self.write(Guest::PLACES.available + 2, &(number + 1).to_le_bytes());
+        rustix::io::write(&self.kick, &1u64.to_ne_bytes()).expect("kick");
+    }
+
+    fn used(&self) -> u16 {
+        u16::from_le_bytes(self.read(Guest::PLACES.used + 2))
+    }
+}
+
+#[test]
+fn a_guest_whose_read_waits_for_a_target_that_is_away_leaves_and_repeats_it() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("s");
+    let (shard, volume, mut orders) = clone_of_publication(dir.path().join("a"), Clock::default());
+    let spec = VhostUserExport { target: Target::Head(volume), ..spec(1, &path) };
+    wait(shard.export_vhost_user(spec.clone())).expect("export");
+    let mut guest = Guest::new();
+    let mut front = guest.connect(&path);
+    guest.ask(0, 0);
+    let chunk = next_chunk(&mut orders);
+    let begun = Instant::now();
+    wait(shard.unexport(ExportId(1))).expect("unexport");
+    assert!(begun.elapsed() < PATIENCE / 10 && ends(&mut front));
+    assert_eq!((guest.used(), guest.read(Guest::DATA + STATUS_AT)), (0, [0xff]), "it got an answer");
+    eventually("nobody waits", || !chunk.is_waited_for());
+    // the target is back, and the front end connects again
+    wait(shard.export_vhost_user(spec)).expect("export");
+    let mut front = guest.connect(&path);
+    eventually("the read waits again", || chunk.is_waited_for());
+    chunk.answer(Ok(Some(vec![7; UNIT])));
+    eventually("the read is answered", || guest.used() == 1);
+    assert_eq!((guest.read(Guest::DATA + STATUS_AT), guest.read(Guest::DATA + 512)), ([0], [7; 512]));
+    // the pool is closed although a read waits
+    guest.ask(1, 4096);
+    next_chunk(&mut orders);
+    let begun = Instant::now();
+    wait(shard.shutdown()).expect("the pool is closed");
+    assert!(begun.elapsed() < PATIENCE / 10 && ends(&mut front) && guest.used() == 1);
 }

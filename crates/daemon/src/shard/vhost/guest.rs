@@ -51,6 +51,9 @@ pub(super) struct Guest {
     pub stops: Vec<(usize, Answer<u16>)>,
     /// Set when the front end is gone; sent when nothing is in flight.
     pub leaving: Option<Answer<Memory>>,
+    /// When its requests that wait for chunks are ended, in nanoseconds of the shard's clock: set when
+    /// the front end is gone.
+    pub patient_until: Option<u64>,
     /// It is polled in every turn, and need not kick.
     pub hot: bool,
     /// Guards that report when memory is taken away: of its regions, and of other memory of the
@@ -91,6 +94,11 @@ impl Guest {
             }
         }
         taken.requests > 0
+    }
+
+    /// True when its requests that wait for chunks are to be ended: nobody waits for their answers.
+    pub fn ends_waits(&self, now: u64) -> bool {
+        self.patient_until.is_some_and(|until| until <= now) && self.device.in_flight() > 0
     }
 
     /// True when some of its memory was taken away.

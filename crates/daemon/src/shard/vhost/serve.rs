@@ -25,7 +25,7 @@ use crate::shard::load::Meter;
 use crate::shard::message::Answer;
 use crate::shard::pool::Pool;
 use crate::shard::report::{ExportId, ExportInfo};
-use crate::shard::serve::need_descriptors;
+use crate::shard::serve::{LINGER_NANOS, need_descriptors};
 use crate::shard::shard::Shard;
 
 /// Descriptors of an export, and of a guest with one queue.
@@ -197,6 +197,7 @@ impl<P: Pool> Shard<P> {
             got_message: false,
             stops: Vec::new(),
             leaving: None,
+            patient_until: None,
             hot: false,
             guards: Vec::new(),
             shared: Vec::new(),
@@ -210,8 +211,13 @@ impl<P: Pool> Shard<P> {
     }
 
     fn detach(&mut self, id: ExportId, answer: OrderAnswer<Memory>) {
+        let now = self.now;
         let Some((index, guest)) = self.vhost.guest_of(id) else { return drop(answer.send(Err(GuestError::ExportClosing))) };
         guest.leaving = Some(answer);
+        guest.device.set_alone();
+        // what is on record is repeated for the next front end, anything else is answered with an error
+        let patience = if guest.device.has_record() { 0 } else { LINGER_NANOS };
+        guest.patient_until = Some(now + patience);
         self.throttles.hurry(Some(guest.target));
         let kicks: Vec<(usize, WatchId)> = guest.kicks.drain().collect();
         for (queue, kick) in kicks {

@@ -137,6 +137,11 @@ impl VhostUsers {
         self.guests.iter().filter_map(move |(_, guest)| Some((of(guest.target)?, guest.load())))
     }
 
+    /// Returns the sessions whose requests that wait for chunks are to be ended.
+    pub fn ending_waits(&self, now: u64) -> impl Iterator<Item = u32> {
+        self.guests.iter().filter(move |(_, guest)| guest.ends_waits(now)).map(|(index, _)| GUEST | index as u32)
+    }
+
     /// True when there are completions that are not published yet.
     pub fn has_answers(&self) -> bool {
         self.untold

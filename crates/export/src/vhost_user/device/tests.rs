@@ -318,6 +318,33 @@ fn what_was_left_is_done_before_a_queue_comes_to_rest() {
     assert_eq!(second.device.stopped(0), Ok(Some(2)));
 }
 
+#[test]
+fn what_was_not_carried_out_is_repeated_if_it_is_on_record() {
+    for on_record in [true, false] {
+        let area = on_record.then(|| Arc::new(MmapRegion::new(1 << 16).expect("memory")));
+        let disk = || MemoryDisk::new(DISK, SectorProfile::S512e);
+        let mut first = Driver::stopped(memory(), disk(), 64, FLUSH, Limits::default());
+        first.start(0, area.clone()).expect("start");
+        assert_eq!(first.device.has_record(), on_record);
+        first.disk.fail(Some(DiskError::Shutdown));
+        first.request(0, IN, 0, &[(DATA, 512)], true);
+        assert_eq!((first.run(), first.status(0)), (vec![(0, 1)], IO_ERROR), "the front end is there");
+        first.device.set_alone();
+        first.request(4, IN, 0, &[(DATA, 512)], true);
+        first.request(8, IN, 1, &[(DATA, 512)], true);
+        first.take();
+        first.device.stop(0);
+        let answers = first.run();
+        assert_eq!(answers.len(), if on_record { 0 } else { 2 }, "{answers:?}");
+        assert_eq!((first.device.in_flight(), first.device.bytes(), first.device.collect()), (0, 0, true));
+        let mut second = Driver::stopped(first.ring.memory().clone(), disk(), 64, FLUSH, Limits::default());
+        second.ring = first.ring.clone();
+        second.start(first.used(), area).expect("start");
+        let repeated = if on_record { vec![(4, 513), (8, 513)] } else { vec![] };
+        assert_eq!(second.run(), repeated);
+    }
+}
+
 /// Returns the pages marked in a log of one page, which is enough for a guest of 128 MiB, and
 /// clears the log.
 fn marked(log: &MmapRegion<()>) -> Vec<u64> {
