@@ -262,7 +262,8 @@ impl Engine {
 
     /// Takes the bytes of a chunk, all of them or more; `None` if all are zero. Reads that wait for the
     /// chunk go on; after an error they fail, and the next one asks for the chunk again. The result of
-    /// a fetch that is not known, for example one of an earlier import, is ignored.
+    /// a fetch that is not known, for example one of an earlier import, is ignored. Only of imports that
+    /// do not write the caller has to know whose result it is: two in a row may use the same numbers.
     pub fn fetched(&mut self, fetch: Fetch, result: Result<Option<Buf>, FetchError>) {
         if let Some(pool) = self.open_mut() {
             pool.requests.fetched(&mut pool.store, fetch, result);

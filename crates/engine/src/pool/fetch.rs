@@ -226,8 +226,9 @@ impl Fetches {
         None
     }
 
-    /// Returns the next chunk for the caller to fetch. No other import of the pool has the number
-    /// `incarnation`, so no result of a fetch of one is taken for one of another.
+    /// Returns the next chunk for the caller to fetch. No other import that writes has the number
+    /// `incarnation`, so no result of a fetch of one is taken for one of another. Imports that only read
+    /// leave no trace, and two in a row have the same number.
     pub(crate) fn pop(&mut self, incarnation: u32) -> Option<Fetch> {
         if self.out.len() >= AT_ONCE {
             return None;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use millpond_block::{ByteRange, CacheMode, SectorProfile};
 use millpond_device::{HostDevice, OpenOptions};
@@ -204,4 +206,37 @@ fn compressed_blocks_are_what_was_written_with_and_without_helpers() {
         }
         wait(shard.shutdown()).expect("shutdown");
     }
+}
+
+#[test]
+fn a_chunk_reaches_only_the_import_that_wants_it() {
+    let dir = tempfile::tempdir().expect("directory");
+    let path = dir.path().join("a");
+    let (shard, volume, _orders) = clone_of_publication(path.clone(), Clock::default());
+    wait(shard.shutdown()).expect("shutdown");
+    // imports that only read: their fetches have the same numbers
+    let import_again = || {
+        let device = HostDevice::open(&path, OpenOptions { create_size: None, direct: true, read_only: true }).expect("open");
+        let shard = import(vec![device], Tuning { read_only: true, ..Tuning::default() }).expect("import");
+        assert_eq!(wait(shard.opened()).expect("opened"), PoolState::Online);
+        let (to, mut orders) = unbounded_channel();
+        shard.pass_fetches_to("pond", to);
+        let reading = {
+            let shard = shard.clone();
+            thread::spawn(move || wait(shard.read(Target::Head(volume), ByteRange { offset: 0, length: 4096 })))
+        };
+        let chunk = next_chunk(&mut orders);
+        (shard, reading, chunk)
+    };
+    let (first, reading, old) = import_again();
+    first.abandon();
+    assert!(reading.join().expect("no panic").is_err());
+    wait(first.ended());
+    let (second, reading, new) = import_again();
+    old.answer(Ok(Some(vec![9; UNIT])));
+    thread::sleep(Duration::from_millis(200));
+    assert!(!reading.is_finished(), "it got what another import wanted");
+    new.answer(Ok(Some(vec![7; UNIT])));
+    assert!(reading.join().expect("no panic").expect("read") == [7; 4096]);
+    wait(second.shutdown()).expect("shutdown");
 }
