@@ -7,8 +7,9 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
 
-/// A CRC-32C over several parts.
-pub(crate) struct Running(Digest);
+/// A CRC-32C that is counted part by part.
+#[derive(Clone, Debug)]
+pub struct Running(Digest);
 
 impl Default for Running {
     fn default() -> Self {
@@ -17,11 +18,13 @@ impl Default for Running {
 }
 
 impl Running {
-    pub(crate) fn update(&mut self, bytes: &[u8]) {
+    /// Adds the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn finish(self) -> u32 {
+    /// Returns the checksum of all bytes: that of [`crc32c`] over them together.
+    pub fn finish(self) -> u32 {
         (self.0.finalize() & 0xffff_ffff) as u32
     }
 }

@@ -32,7 +32,7 @@ pub use batch::{
     encode_forwards, encode_run, run_bytes,
 };
 pub use cache::{CacheHead, CacheSegment, Filling, MAX_CACHED};
-pub use checksum::crc32c;
+pub use checksum::{Running, crc32c};
 pub use chunk::{CHUNKS_PER_PAGE, ChunkRecord, DeadRecord, MAX_SLOT_WORDS};
 pub use claim::{CLAIM_OFFSET, Claim, Holder};
 pub use codec::{Decoder, Encoder, FormatError};
