@@ -99,11 +99,11 @@ impl Store {
     /// Returns the bytes of log after which a checkpoint is due. What the log empties is retained
     /// for a rewind until some checkpoints later, so a small pool has them more often: else its log
     /// would go on to space that the host has not allocated, although most of the pool is empty.
-    /// Where the log has space of its own (class `log`, or beside parity), its size counts, and not that
-    /// of the pool.
+    /// Where the log has space of its own (class `log`, beside parity, or beside a bucket), its size counts,
+    /// and not that of the pool.
     pub(crate) fn checkpoint_log_bytes(&self) -> u64 {
         let (segments, landing) = (&self.core.space.segments, self.core.space.targets.landing);
-        let (bytes, least) = if self.is_split() {
+        let (bytes, least) = if self.is_split() || self.core.space.names.bucket().is_some() {
             let bytes = segments.pages_in(landing) * PAGE;
             (bytes, LEAST_LOG_BYTES.min(bytes / LOG_CLASS_PART))
         } else {
