@@ -3,4 +3,4 @@
 
 mod audit;
 
-pub use audit::{Audit, Media};
+pub use audit::{Audit, Media, Objects};

@@ -12,7 +12,7 @@ use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
 use crate::{
-    BucketError, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, KeyTable,
+    BucketError, BucketState, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, KeyTable,
     LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
 };
 
@@ -283,17 +283,28 @@ impl Engine {
         }
     }
 
+    /// Reports what the caller knows of the pool's bucket. Data goes there while it is ready, from when the
+    /// record of the term is durable. Before the first report the bucket counts as away.
+    ///
+    /// # Errors
+    /// `Invalid` when the pool has no bucket, or the term is not later than all terms before, or another
+    /// one than this import has taken; `Busy` while the pool is opened or closes, or only reads; `Faulted`.
+    /// Nothing has changed then.
+    pub fn set_bucket(&mut self, state: BucketState) -> Result<(), CommandError> {
+        self.open_mut().map_or(Err(CommandError::Busy(Busy::Opening)), |pool| pool.set_bucket(state))
+    }
+
     /// Returns the next request to the pool's bucket, to be made on any thread and in any order; its
     /// result is given to [`bucket_done`](Engine::bucket_done).
     pub fn pop_bucket_work(&mut self) -> Option<BucketWork> {
-        let pool = self.open_mut()?;
-        pool.store.bucket.pop(pool.store.incarnation)
+        self.open_mut()?.pop_bucket_work()
     }
 
-    /// Takes the result of a request to the bucket: the bytes of a read. A store that does not answer has
-    /// none: it is asked again. A result of a request that is not known, for example one of an earlier
-    /// import or one that comes twice, is ignored.
-    pub fn bucket_done(&mut self, id: u64, result: Result<Buf, BucketError>) {
+    /// Takes the result of a request to the bucket: the bytes of a read, or none when the object was
+    /// created and is durable. A store that does not answer has no result: it is asked again. A result of a
+    /// request that is not known, for example one of an earlier import or one that comes twice, is ignored.
+    /// An object that cannot be created stops the pool.
+    pub fn bucket_done(&mut self, id: u64, result: Result<Option<Buf>, BucketError>) {
         if let Some(pool) = self.open_mut() {
             pool.bucket_done(id, result);
         }

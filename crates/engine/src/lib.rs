@@ -31,7 +31,7 @@ mod tree;
 mod tuning;
 
 pub use api::*;
-pub use check::{Audit, Media};
+pub use check::{Audit, Media, Objects};
 pub use codec::{Codec, CodecWork};
 pub use engine::Engine;
 pub use error::*;
@@ -42,4 +42,4 @@ pub use restore_points::{RestorePointScan, Surveyed};
 pub use startup::{Decision, Evidence, ImportRules, Labelled, Looked, Refusal};
 pub use store::{LOCK_TAG, check_name};
 pub use throttle::{Entry, LimitEffect, Throttles};
-pub use tuning::{Aim, Discard, Gather, NewestLabel, Planted, ReadCacheSize, ReadySpace, Tuning};
+pub use tuning::{Aim, Discard, Gather, NewestLabel, Planted, ReadCacheSize, ReadySpace, Tuning, UploadLimits};

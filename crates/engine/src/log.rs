@@ -13,6 +13,6 @@ mod small_write_index;
 mod stream;
 
 pub(crate) use batch::{BatchKind, InFlight, OpenBatch};
-pub(crate) use class::{Lifetime, META_CLASS, NODES_HEAD, OBJECT_CLASS, OBJECTS_HEAD, Stream};
+pub(crate) use class::{Lifetime, META_CLASS, NODES_HEAD, OBJECT_CLASS, OBJECTS_HEAD, Stream, UPLOAD_HEAD};
 pub(crate) use small_write_index::SmallWriteIndex;
 pub(crate) use stream::{Cursor, Log, OpenChunk};

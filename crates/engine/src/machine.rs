@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use millpond_block::{Answer, Buf, Completion, DeviceSlot, Io, IoDone, Payload, Query, Request, Tag};
 
 use crate::{
-    BucketError, BucketWork, CodecWork, Command, CommandError, DiffExtent, Engine, Entry, Fetch, FetchError, LabelsInForce, Metrics,
-    PoolInfo, PoolState, Reply, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
+    BucketError, BucketState, BucketWork, CodecWork, Command, CommandError, DiffExtent, Engine, Entry, Fetch, FetchError, Invalid,
+    LabelsInForce, Metrics, PoolInfo, PoolState, Reply, Target, Time, VolumeId, VolumeInfo, VolumeOptions,
 };
 
 /// A pool as a state machine: requests, commands, completed device operations and time go in;
@@ -72,7 +72,11 @@ pub trait StateMachine {
         None
     }
     /// Takes the result of such a request.
-    fn bucket_done(&mut self, _id: u64, _result: Result<Buf, BucketError>) {}
+    fn bucket_done(&mut self, _id: u64, _result: Result<Option<Buf>, BucketError>) {}
+    /// Reports what the caller knows of the pool's bucket.
+    fn set_bucket(&mut self, _state: BucketState) -> Result<(), CommandError> {
+        Err(CommandError::Invalid(Invalid::NoBucket))
+    }
     /// Reports that operations of a device are throttled on purpose.
     fn excuse(&mut self, _device: DeviceSlot) {}
     /// Returns the slots of devices that did not answer while the pool was opened.
@@ -162,8 +166,11 @@ impl StateMachine for Engine {
     fn pop_bucket_work(&mut self) -> Option<BucketWork> {
         Engine::pop_bucket_work(self)
     }
-    fn bucket_done(&mut self, id: u64, result: Result<Buf, BucketError>) {
+    fn bucket_done(&mut self, id: u64, result: Result<Option<Buf>, BucketError>) {
         Engine::bucket_done(self, id, result);
+    }
+    fn set_bucket(&mut self, state: BucketState) -> Result<(), CommandError> {
+        Engine::set_bucket(self, state)
     }
     fn is_fetch_wanted(&self, fetch: Fetch) -> bool {
         Engine::is_fetch_wanted(self, fetch)

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod append;
+mod bucket;
 mod cached;
 mod catalog;
 mod clean;

@@ -15,6 +15,7 @@ mod table;
 pub(crate) use chunks::{Chunk, NODE_GRAIN, Place};
 pub(crate) use deadlist::{Deadlist, Encoding, FIXED_TAIL};
 pub(crate) use layout::{AllocClass, PAGE, SegmentLayout, Stripe};
+pub(crate) use names::Named;
 pub(crate) use pieces::{Need, Piece, Pieces, Share, as_piece, stored_bytes};
 pub(crate) use segments::{Fill, Pause, Segment, SegmentState, Wanted};
 pub(crate) use slots::Slots;

@@ -15,6 +15,7 @@ mod release;
 mod resilver;
 mod scrub;
 mod spares;
+mod uploads;
 mod wipe;
 
 pub(crate) use checkpoint::{CHUNKS_PER_CHECKPOINT, Checkpointer, Slice, checkpoint_brings_space, checkpoint_due, pieces};

@@ -36,8 +36,10 @@ pub struct Tuning {
     /// Bytes of each copy that a scrub reads at a time, approximately.
     pub scrub_strip: u32,
     /// Percent of the log's segments that may be in use before some of its data is moved to the
-    /// data class; data that is overwritten soon need not move.
+    /// data class, or to the bucket; data that is overwritten soon need not move.
     pub log_percent: u8,
+    /// How the data of a pool with a bucket gets there.
+    pub uploads: UploadLimits,
     /// Most bytes of a piece of a deadlist, unless segments are small: what one write of a
     /// checkpoint takes.
     pub piece_bytes: u32,
@@ -93,6 +95,7 @@ impl Default for Tuning {
             codec_at_once: usize::MAX,
             scrub_strip: 128 << 10,
             log_percent: 50,
+            uploads: UploadLimits::default(),
             piece_bytes: 64 << 10,
             piece_memory: 1 << 27,
             spare_millis: 300_000,
@@ -201,6 +204,25 @@ pub struct Gather {
 impl Default for Gather {
     fn default() -> Self {
         Gather { after_reads: 512, from_bytes: 32 << 10 }
+    }
+}
+
+/// How data of a pool with a bucket gets there. Each upload takes the memory of an object, 16 MiB at
+/// most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadLimits {
+    /// Objects that are being filled, at most; four, one for each lifetime class, are enough.
+    pub open: usize,
+    /// Full objects that are being created, at most.
+    pub under_way: usize,
+    /// Milliseconds after which data moves to the bucket although the log has space, and objects are
+    /// created that are not full.
+    pub after_millis: u64,
+}
+
+impl Default for UploadLimits {
+    fn default() -> Self {
+        UploadLimits { open: 4, under_way: 8, after_millis: 600_000 }
     }
 }
 

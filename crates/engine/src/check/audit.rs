@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use millpond_block::{DeviceSlot, MemberId};
 use millpond_format::{
-    Addr, BatchHeader, BlockNo, ChunkId, Coding, Epoch, FANOUT, Item, Lsn, NODE_UNITS, Node, ObjectRef, SegmentId, TreeRoot, UNIT,
-    VolumeId, crc32c,
+    Addr, BatchHeader, BlockNo, ChunkId, Coding, Epoch, FANOUT, Item, Lsn, NODE_UNITS, Node, ObjectName, ObjectRef, SegmentId, TreeRoot,
+    UNIT, VolumeId, crc32c,
 };
 
 use crate::core::{Core, starts_later};
@@ -22,6 +22,9 @@ mod unique;
 /// Reads a device directly: its slot, byte offset, buffer to fill.
 /// For devices without operations in flight.
 pub type Media<'a> = &'a mut dyn FnMut(DeviceSlot, u64, &mut [u8]);
+/// Reads part of an object of the bucket: its name, byte offset, buffer to fill, with zeroes behind its
+/// end.
+pub type Objects<'a> = &'a mut dyn FnMut(ObjectName, u64, &mut [u8]);
 
 /// Result of an audit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +47,7 @@ struct Auditor<'a, 'm> {
     core: &'a Core,
     slots: &'a [Option<DeviceSlot>],
     media: Media<'m>,
+    objects: Objects<'m>,
     audit: Audit,
     /// Number of the complete copy that is read, where a segment has several.
     copy: usize,
@@ -66,8 +70,14 @@ struct Auditor<'a, 'm> {
 }
 
 impl Engine {
-    /// Audits an open pool without unanswered requests, and whose devices have nothing in flight.
+    /// Audits an open pool without unanswered requests, and whose devices have nothing in flight. Objects of
+    /// a bucket are read as zeroes.
     pub fn audit(&self, media: Media<'_>) -> Audit {
+        self.audit_with(media, &mut |_, _, out: &mut [u8]| out.fill(0))
+    }
+
+    /// Audits such a pool with the objects of its bucket.
+    pub fn audit_with(&self, media: Media<'_>, objects: Objects<'_>) -> Audit {
         let Some(pool) = self.open() else { return Audit::default() };
         let layout = &pool.store.core.space.layout;
         let copies = pool
@@ -86,6 +96,7 @@ impl Engine {
                 core: &pool.store.core,
                 slots: pool.store.io.slots(),
                 media: &mut *media,
+                objects: &mut *objects,
                 audit: Audit::default(),
                 copy,
                 health: &pool.store.io.health,
@@ -115,7 +126,7 @@ impl Engine {
         audit.findings.extend(origin_findings(&pool.store.core));
         audit.findings.extend(removed_findings(&pool.store.core));
         audit.findings.extend(object_findings(pool));
-        audit.findings.extend(names::findings(&pool.store.core));
+        audit.findings.extend(names::findings(pool));
         audit
     }
 }
@@ -191,6 +202,13 @@ impl Auditor<'_, '_> {
         let mut bytes = Vec::with_capacity(pages as usize * PAGE as usize);
         let skip = (unit % 8) as usize * 512;
         let wanted = skip..skip + units as usize * 512;
+        if self.core.space.layout.is_in_bucket(segment) {
+            bytes.resize(pages as usize * PAGE as usize, 0);
+            if let Some(named) = self.core.space.names.get(segment) {
+                (self.objects)(named.name.into(), u64::from(page) * PAGE, &mut bytes);
+            }
+            return bytes[wanted].to_vec();
+        }
         if let Some(rebuild) = self.rebuild(segment, page, pages) {
             return rebuild[wanted].to_vec();
         }

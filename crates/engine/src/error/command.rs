@@ -1,7 +1,7 @@
 //! Reasons why a command is refused or fails.
 
 use millpond_block::{DiskError, MemberId};
-use millpond_format::{MAX_BUCKET_SEGMENTS, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH};
+use millpond_format::{MAX_BUCKET_SEGMENTS, MAX_COPIES, MAX_DEVICES, MAX_PARITY_WIDTH, Term};
 
 use super::fault::Fault;
 
@@ -222,6 +222,18 @@ pub enum Invalid {
     /// A bucket without devices for a log.
     #[error("a bucket takes no small writes; name devices for the log, too")]
     BucketWithoutLog,
+    /// The state of a bucket, for a pool without one: an error of the caller.
+    #[error("the pool has no bucket")]
+    NoBucket,
+    /// A term that is not later than those of all imports before, or another one than this import has
+    /// taken. The caller takes a later one, for a new import.
+    #[error("term {term} is not possible: the pool has term {recorded}")]
+    BucketTerm {
+        /// The term.
+        term: Term,
+        /// The term that the pool has.
+        recorded: Term,
+    },
     /// Data on devices of a pool with a bucket.
     #[error("a pool has its data in a bucket or on devices, not in both; use the devices for the log")]
     DataBesideBucket,

@@ -1,6 +1,7 @@
 //! Reasons why a pool is stopped.
 
 use millpond_block::{DeviceError, DeviceSlot};
+use millpond_format::ObjectName;
 
 use super::open::{OpenError, device_list};
 
@@ -61,6 +62,10 @@ pub enum Fault {
         /// The host, for people.
         by: String,
     },
+    /// An object could not be created, because another one has its name: another import writes under the
+    /// term of this one. The user looks for it, and imports the pool again.
+    #[error("the bucket has another object '{0}': look for another host that uses this pool, then import it again")]
+    ObjectTaken(ObjectName),
     /// The program around the engine stopped the pool, for this reason. See there.
     #[error("{0}")]
     Caller(String),

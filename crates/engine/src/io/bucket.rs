@@ -1,5 +1,5 @@
-//! Reads of objects of a bucket, for segments whose content is one: the caller gets ranges of objects
-//! to read, and brings their bytes.
+//! Requests to a bucket, for segments whose content is an object of it: the caller gets ranges of objects
+//! to read, and brings their bytes; and it gets whole objects to create.
 //!
 //! A read is cut into *units* of its object, aligned, of 256 KiB. Reads of one unit share one
 //! [`BucketWork`], and the last 64 MiB of units are kept in memory, because the cleaner reads the
@@ -9,6 +9,9 @@
 //! The caller tries a store that does not answer again, for as long as it takes: a bucket that is away is
 //! no error. What it reports ends the read: an object that is missing is as a device that is gone.
 //!
+//! Creates come after all reads, and at most three quarters of the works are creates: guests wait for reads
+//! alone.
+//!
 //! INV-OBJ-8: a result counts only for the work whose number it has. Numbers have that of the import in
 //! them and are not used again by it or a later one that writes, so a result that comes late, twice, or
 //! after a new import changes nothing. Imports that write nothing have no number of their own: their caller
@@ -16,7 +19,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use millpond_block::{Buf, BufPool, DeviceError, PAGE};
+use millpond_block::{Buf, BufPool, BufSlice, DeviceError, PAGE};
 use millpond_format::{ObjectName, SegmentId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -31,6 +34,8 @@ mod tests;
 const UNIT: u64 = 256 << 10;
 /// Most works that the caller has at a time.
 const AT_ONCE: usize = 16;
+/// Most of these that are creates.
+const CREATES_AT_ONCE: usize = AT_ONCE / 4 * 3;
 /// Bytes of units that are kept after they were read.
 const KEPT: usize = 64 << 20;
 
@@ -103,6 +108,16 @@ struct UnitRead {
     shared: bool,
 }
 
+/// An object that is to be created.
+#[derive(Debug)]
+struct Create {
+    name: ObjectName,
+    /// The whole object; the caller has it once it has the work.
+    pieces: Vec<BufSlice>,
+    /// The number under which the caller has it.
+    out: Option<u64>,
+}
+
 /// Units that were read, the least recently used first.
 #[derive(Debug, Default)]
 struct Kept {
@@ -144,10 +159,10 @@ impl Kept {
     }
 }
 
-/// Reads of objects, with the purposes `C` of those that wait.
+/// Requests to the bucket, with the purposes `C` of the reads that wait.
 pub(crate) struct BucketIo<C> {
-    /// Number of the last unit and of the last read of this import.
-    last_unit: u32,
+    /// Number of the last unit or create, and of the last read, of this import.
+    last_work: u32,
     last_read: u32,
     readings: FxHashMap<u32, Reading<C>>,
     units: FxHashMap<u32, UnitRead>,
@@ -156,26 +171,37 @@ pub(crate) struct BucketIo<C> {
     /// Units for the caller to take: those for which guests wait, and others.
     urgent: VecDeque<u32>,
     later: VecDeque<u32>,
+    creates: BTreeMap<u32, Create>,
+    /// Creates for the caller to take.
+    to_create: VecDeque<u32>,
+    /// Works that the caller has, and how many of them are creates.
     out: usize,
+    creates_out: usize,
     kept: Kept,
     ended: VecDeque<Ended<C>>,
-    /// The pool closes: nothing is read any more.
+    /// Creates that have ended, by number.
+    created: VecDeque<(u32, Result<(), BucketError>)>,
+    /// The pool closes: nothing is read or created any more.
     closed: bool,
 }
 
 impl<C> Default for BucketIo<C> {
     fn default() -> BucketIo<C> {
         BucketIo {
-            last_unit: 0,
+            last_work: 0,
             last_read: 0,
             readings: FxHashMap::default(),
             units: FxHashMap::default(),
             shared: FxHashMap::default(),
             urgent: VecDeque::new(),
             later: VecDeque::new(),
+            creates: BTreeMap::new(),
+            to_create: VecDeque::new(),
             out: 0,
+            creates_out: 0,
             kept: Kept::default(),
             ended: VecDeque::new(),
+            created: VecDeque::new(),
             closed: false,
         }
     }
@@ -222,8 +248,8 @@ impl<C> BucketIo<C> {
     fn want(&mut self, key: UnitKey, reader: u32, object: Object, manner: Manner) {
         let known = self.shared.get(&key).copied();
         let id = known.unwrap_or_else(|| {
-            self.last_unit = self.last_unit.wrapping_add(1);
-            self.last_unit
+            self.last_work = self.last_work.wrapping_add(1);
+            self.last_work
         });
         let offset = key.1 * UNIT;
         let length = usize::try_from(UNIT.min(object.bytes() - offset)).unwrap_or(0);
@@ -241,28 +267,63 @@ impl<C> BucketIo<C> {
         }
     }
 
-    /// Returns the next work for the caller. No other import of the pool has the number `incarnation`.
-    pub(crate) fn pop(&mut self, incarnation: u32) -> Option<BucketWork> {
+    /// Creates an object. Returns the number under which [`pop_created`](Self::pop_created) has the result.
+    pub(crate) fn create(&mut self, name: ObjectName, pieces: Vec<BufSlice>) -> u32 {
+        self.last_work = self.last_work.wrapping_add(1);
+        self.creates.insert(self.last_work, Create { name, pieces, out: None });
+        self.to_create.push_back(self.last_work);
+        self.last_work
+    }
+
+    /// Returns the next work for the caller, a create only if `creates` is true. No other import of the
+    /// pool has the number `incarnation`.
+    pub(crate) fn pop(&mut self, incarnation: u32, creates: bool) -> Option<BucketWork> {
         if self.out >= AT_ONCE {
             return None;
         }
+        let work = self.pop_read(incarnation).or_else(|| if creates { self.pop_create(incarnation) } else { None });
+        self.out += usize::from(work.is_some());
+        work
+    }
+
+    fn pop_read(&mut self, incarnation: u32) -> Option<BucketWork> {
         loop {
-            let id = self.urgent.pop_front().or_else(|| self.later.pop_front())?;
-            let Some(unit) = self.units.get_mut(&id).filter(|unit| unit.out.is_none()) else { continue };
-            let id = u64::from(incarnation) << 32 | u64::from(id);
+            let number = self.urgent.pop_front().or_else(|| self.later.pop_front())?;
+            let Some(unit) = self.units.get_mut(&number).filter(|unit| unit.out.is_none()) else { continue };
+            let id = id_of(incarnation, number);
             unit.out = Some(id);
-            self.out += 1;
             let (name, number) = unit.key;
             return Some(BucketWork { id, op: BucketOp::Read { name, offset: number * UNIT, length: unit.length } });
         }
     }
 
-    /// Takes the result of a work. Does nothing for a number that is not known.
-    pub(crate) fn done(&mut self, id: u64, result: Result<Buf, BucketError>, bufs: &mut BufPool) {
-        let number = u32::try_from(id & u64::from(u32::MAX)).unwrap_or(0);
-        if self.units.get(&number).is_none_or(|unit| unit.out != Some(id)) {
-            return result.into_iter().for_each(|buf| bufs.give(buf));
+    fn pop_create(&mut self, incarnation: u32) -> Option<BucketWork> {
+        if self.creates_out >= CREATES_AT_ONCE {
+            return None;
         }
+        let number = self.to_create.pop_front()?;
+        let create = self.creates.get_mut(&number)?;
+        let id = id_of(incarnation, number);
+        create.out = Some(id);
+        self.creates_out += 1;
+        Some(BucketWork { id, op: BucketOp::Create { name: create.name, pieces: std::mem::take(&mut create.pieces) } })
+    }
+
+    /// Takes the result of a work. Does nothing for a number that is not known.
+    pub(crate) fn done(&mut self, id: u64, result: Result<Option<Buf>, BucketError>, bufs: &mut BufPool) {
+        let number = u32::try_from(id & u64::from(u32::MAX)).unwrap_or(0);
+        if self.units.get(&number).is_some_and(|unit| unit.out == Some(id)) {
+            return self.unit_done(number, result.ok().flatten(), bufs);
+        }
+        let result = result.map(|buf| buf.into_iter().for_each(|buf| bufs.give(buf)));
+        if self.creates.get(&number).is_some_and(|create| create.out == Some(id)) {
+            self.creates.remove(&number);
+            (self.out, self.creates_out) = (self.out - 1, self.creates_out - 1);
+            self.created.push_back((number, result));
+        }
+    }
+
+    fn unit_done(&mut self, number: u32, result: Option<Buf>, bufs: &mut BufPool) {
         let Some(UnitRead { key, length, readers, shared, .. }) = self.units.remove(&number) else { return };
         // bytes that another read found wrong, and reads again, are not kept
         let is_newest = !shared || self.shared.get(&key) == Some(&number);
@@ -270,7 +331,7 @@ impl<C> BucketIo<C> {
         if self.shared.get(&key) == Some(&number) {
             self.shared.remove(&key);
         }
-        let unit = result.ok().filter(|buf| buf.size() >= length);
+        let unit = result.filter(|buf| buf.size() >= length);
         let bytes = unit.as_ref().and_then(|buf| buf.bytes().get(..length));
         for reader in readers {
             let Some(reading) = self.readings.get_mut(&reader) else { continue };
@@ -313,10 +374,25 @@ impl<C> BucketIo<C> {
         !self.ended.is_empty()
     }
 
-    /// Ends all reads with an error, and those that come, because the pool closes: it must not wait for a
-    /// bucket that is away. Results are ignored when they come.
+    /// Returns the next create that has ended: its number and its result.
+    pub(crate) fn pop_created(&mut self) -> Option<(u32, Result<(), BucketError>)> {
+        self.created.pop_front()
+    }
+
+    /// Forgets all creates; their results are ignored when they come.
+    pub(crate) fn give_up_creates(&mut self) {
+        self.creates.clear();
+        self.to_create.clear();
+        self.created.clear();
+        self.out -= self.creates_out;
+        self.creates_out = 0;
+    }
+
+    /// Ends all reads with an error, and those that come, and forgets creates, because the pool closes: it
+    /// must not wait for a bucket that is away. Results are ignored when they come.
     pub(crate) fn give_up(&mut self, bufs: &mut BufPool) {
         self.closed = true;
+        self.give_up_creates();
         self.units.clear();
         self.shared.clear();
         self.out = 0;
@@ -327,6 +403,11 @@ impl<C> BucketIo<C> {
             self.end(reading, bufs);
         }
     }
+}
+
+/// The number of a work for the caller.
+fn id_of(incarnation: u32, number: u32) -> u64 {
+    u64::from(incarnation) << 32 | u64::from(number)
 }
 
 /// Copies the part of a unit that a read wants.

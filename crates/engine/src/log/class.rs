@@ -12,6 +12,8 @@ pub(crate) const OBJECT_CLASS: u8 = 254;
 pub(crate) const NODES_HEAD: u8 = 0;
 /// In place of a stream's number in the head page of a segment of checkpoint objects.
 pub(crate) const OBJECTS_HEAD: u8 = 1;
+/// In place of a stream's number in the headers of an object of a bucket.
+pub(crate) const UPLOAD_HEAD: u8 = 2;
 
 /// A stream of the log. The order is that of the numbers on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

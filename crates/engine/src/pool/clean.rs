@@ -28,7 +28,7 @@ impl Pool {
     }
 
     fn cleaning_needed(&self) -> bool {
-        !self.cleaner.classes_to_clean(&self.store).is_empty()
+        self.cleaner.needs_victims(&self.store)
             || self.store.evacuation.as_ref().is_some_and(Evacuation::has_more)
             || self.jobs.has_victims()
     }

@@ -71,7 +71,7 @@ impl Pool {
                 self.store.closing = Some(tag);
                 self.store.state = PoolState::Closing;
                 self.requests.close_fetches(&mut self.store);
-                self.store.bucket.give_up(&mut self.store.bufs);
+                self.close_bucket();
             }
             Command::Checkpoint => self.store.checkpoint.wanted.push(tag),
             Command::Catalog(change) => self.requests.change_catalog(&mut self.store, tag, change),

@@ -49,6 +49,7 @@ impl Pool {
             self.requests.fail_op(&mut self.store, op, DiskError::Io);
         }
         self.requests.abandon_destroys(&mut self.store);
+        self.cleaner.uploads.give_up(&mut self.store);
         let store = &mut self.store;
         let tags = std::mem::take(&mut store.checkpoint.wanted).into_iter().chain(self.checkpointer.take_commands());
         let upgrades = std::mem::take(&mut store.labels.upgrading).into_iter().map(|(tag, _)| tag);

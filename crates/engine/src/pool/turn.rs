@@ -141,9 +141,13 @@ impl Pool {
     }
 
     /// Takes the result of a request to the bucket; see [`Engine::bucket_done`](crate::Engine::bucket_done).
-    pub(crate) fn bucket_done(&mut self, id: u64, result: Result<Buf, BucketError>) {
+    pub(crate) fn bucket_done(&mut self, id: u64, result: Result<Option<Buf>, BucketError>) {
         self.store.bucket.done(id, result, &mut self.store.bufs);
+        while let Some((number, result)) = self.store.bucket.pop_created() {
+            self.cleaner.uploads.created(&mut self.store, number, result);
+        }
         self.end_bucket_reads();
+        self.end_what_waits();
     }
 
     fn end_bucket_reads(&mut self) {
@@ -262,6 +266,7 @@ impl Pool {
             self.requests.retry_resizes(&mut self.store);
             self.retry_commands();
             self.store.estimate_checkpoint();
+            self.step_bucket();
             self.step_cleaner();
             self.requests.wake_full_waiters(&mut self.store);
             self.wake_space_waiters();
@@ -292,6 +297,7 @@ impl Pool {
             };
             busy |= self.jobs.step(&mut self.store, &mut tasks);
             busy |= self.step_gather();
+            busy |= self.cleaner.goes_on_with_uploads(&self.store);
             self.step_jobs();
             self.requests.step_cache(&mut self.store);
             self.lease.step_claim(&mut self.store);
@@ -343,6 +349,10 @@ impl Pool {
         // segments with writes in flight cannot be cleaned
         let written = self.store.log.in_flight_batches() > 0 || self.store.io.writes_behind() > 0;
         if held || freeing || comes || written || !self.cleaner.idle() || self.store.io.is_stalled() {
+            return;
+        }
+        // the log has room again once objects exist and are placed
+        if self.cleaner.uploads.are_busy() {
             return;
         }
         if !self.cleaner.victim_left(&self.store) && !self.rejoiner.leave_rejoin_to_guests(&mut self.store) {

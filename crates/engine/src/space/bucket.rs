@@ -1,6 +1,6 @@
 //! Chunks in objects of a bucket.
 
-use millpond_format::{Placed, PlacedChunk};
+use millpond_format::{Placed, PlacedChunk, SegmentId};
 
 use super::chunks::{NODE_GRAIN, Place};
 use super::names::Named;
@@ -51,10 +51,13 @@ impl Space {
     pub(crate) fn seal_bucket_segments(&mut self) {
         let open = |(segment, _): &(_, _)| self.segments.get(*segment).is_some_and(|s| s.state == SegmentState::Open);
         let open: Vec<_> = self.names.iter().filter(open).map(|(segment, _)| segment).collect();
-        for segment in open {
-            self.seal(segment);
-            self.settle(segment);
-        }
+        open.into_iter().for_each(|segment| self.seal_bucket_segment(segment));
+    }
+
+    /// Ends the items of an object: its segment is empty once its chunks are gone.
+    pub(crate) fn seal_bucket_segment(&mut self, segment: SegmentId) {
+        self.seal(segment);
+        self.settle(segment);
     }
 
     /// Dooms the objects of bucket segments that have become free; `generation`: of the first root that

@@ -36,6 +36,9 @@ pub(crate) struct Names {
     /// Objects that no segment has any more: what is known of them, and the generation of the first
     /// root that lists them.
     doomed: BTreeMap<SegmentName, (Doomed, u64)>,
+    /// Segments whose object was doomed by this import, and the generation of the first root without
+    /// it.
+    ended: BTreeMap<SegmentId, u64>,
     /// Place of each part in the last checkpoint.
     stored: BTreeMap<u64, ObjectRef>,
     stored_doomed: Option<ObjectRef>,
@@ -99,9 +102,16 @@ impl Names {
             return false;
         }
         self.mark(segment);
+        self.ended.remove(&segment);
         self.names.insert(segment, named);
         self.segments.insert(named.name, segment);
         true
+    }
+
+    /// Returns whether a segment may get an object (INV-OBJ-4): it has none, and the checkpoint that first
+    /// left out the one that it had is not younger than `durable`.
+    pub(crate) fn may_name(&self, segment: SegmentId, durable: u64) -> bool {
+        !self.names.contains_key(&segment) && self.ended.get(&segment).is_none_or(|generation| *generation <= durable)
     }
 
     /// Takes its object from a segment and dooms it; `generation`: of the first root that lists it.
@@ -110,7 +120,13 @@ impl Names {
         self.mark(segment);
         self.names.remove(&segment);
         self.segments.remove(&name);
-        self.doomed.insert(name, (Doomed::There { pages }, generation));
+        self.ended.insert(segment, generation);
+        self.doom(Named { name, pages }, generation);
+    }
+
+    /// Dooms an object that no segment has; `generation`: of the first root that lists it.
+    pub(crate) fn doom(&mut self, named: Named, generation: u64) {
+        self.doomed.insert(named.name, (Doomed::There { pages: named.pages }, generation));
         self.doomed_changed = true;
     }
 

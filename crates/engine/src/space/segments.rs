@@ -148,6 +148,7 @@ impl SegmentTable {
             placed: 0,
             pins: 0,
             youngest: 0,
+            filled: 0,
             class: 0,
             last: Lsn(0),
             metadata: false,
@@ -361,7 +362,13 @@ impl SegmentTable {
     /// part all the time. Within the group: the lowest segment with space on the host, else the
     /// lowest. `moved`: for chunks that are moved.
     pub(crate) fn reserve(&mut self, alloc_class: AllocClass, moved: bool) -> Option<SegmentId> {
-        let has = |allocator: &GroupAllocator| allocator.alloc_class == alloc_class && !allocator.free.is_empty();
+        self.reserve_where(alloc_class, moved, |_| true)
+    }
+
+    /// Allocates a free segment as [`reserve`](Self::reserve) does, one for which `pick` is true.
+    pub(crate) fn reserve_where(&mut self, alloc_class: AllocClass, moved: bool, pick: impl Fn(SegmentId) -> bool) -> Option<SegmentId> {
+        let picks = |allocator: &GroupAllocator| allocator.free.iter().any(|(_, id)| pick(*id));
+        let has = |allocator: &GroupAllocator| allocator.alloc_class == alloc_class && picks(allocator);
         let sparing = moved && self.allocators.iter().any(|allocator| has(allocator) && !allocator.spared);
         let picked = |allocator: &GroupAllocator| has(allocator) && !(sparing && allocator.spared);
         let mut all = 0;
@@ -375,7 +382,7 @@ impl SegmentTable {
             .filter(|allocator| picked(allocator))
             .max_by_key(|allocator| (allocator.credit, std::cmp::Reverse(allocator.first)))?;
         next.credit -= all;
-        let (_, id) = next.free.first().copied()?;
+        let id = next.free.iter().map(|(_, id)| *id).find(|id| pick(*id))?;
         self.set_state(id, SegmentState::Reserved);
         Some(id)
     }
@@ -436,7 +443,7 @@ impl SegmentTable {
         match state {
             SegmentState::Free => {
                 segment.chunks.clear();
-                segment.youngest = 0;
+                (segment.youngest, segment.filled) = (0, 0);
                 segment.left_until = 0;
                 segment.uses = segment.uses.wrapping_add(1);
                 (segment.last, segment.metadata, segment.unlogged) = (Lsn(0), false, 0);

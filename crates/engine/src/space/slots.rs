@@ -63,6 +63,11 @@ impl Slots {
         self.words.iter().map(|w| w.count_ones()).sum()
     }
 
+    /// Returns whether `other` has all slots of this set.
+    pub(crate) fn is_part_of(&self, other: &Slots) -> bool {
+        self.words.iter().enumerate().all(|(at, word)| word & !other.words.get(at).copied().unwrap_or(0) == 0)
+    }
+
     /// Keeps the slots that `other` has too.
     pub(crate) fn intersect(&mut self, other: &Slots) {
         self.words.truncate(other.words.len());
@@ -91,6 +96,13 @@ pub(super) fn slots_in(words: &[u64], first: u32) -> impl Iterator<Item = u32> {
 #[cfg(test)]
 mod tests {
     use super::Slots;
+
+    #[test]
+    fn a_part_has_no_slot_that_the_whole_lacks() {
+        let of = |words: &[u64]| Slots::from_words(words.to_vec());
+        assert!(of(&[]).is_part_of(&of(&[])) && of(&[5, 0, 0]).is_part_of(&of(&[7])) && of(&[5]).is_part_of(&of(&[5, 1])));
+        assert!(!of(&[5]).is_part_of(&of(&[6])) && !of(&[5, 1]).is_part_of(&of(&[5])) && !of(&[1]).is_part_of(&of(&[])));
+    }
 
     #[test]
     fn a_range_is_its_slots_one_by_one() {

@@ -39,6 +39,9 @@ impl Store {
             self.core.space.close_chunk(chunk.id);
         }
         if let Some(old) = old {
+            if let Some(found) = self.core.space.segments.get_mut(old.segment) {
+                found.filled = self.now.0;
+            }
             self.core.space.segments.set_state(old.segment, SegmentState::Sealed);
             self.core.space.settle(old.segment);
         }

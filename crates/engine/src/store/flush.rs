@@ -13,6 +13,8 @@ pub(crate) struct Wants {
     pub(crate) fill: bool,
     /// The key table.
     pub(crate) keys: bool,
+    /// Names of objects of the bucket: so many may be in doubt after a crash, and no more.
+    pub(crate) names: bool,
 }
 
 /// The pool's flush, shared by all operations and tasks that wait for one.

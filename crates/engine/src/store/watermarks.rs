@@ -17,7 +17,7 @@ use millpond_format::{NO_SEGMENT, SegmentId};
 use crate::Planted;
 use crate::core::StoredDeadlist;
 use crate::log::{Cursor, Stream};
-use crate::space::{AllocClass, SegmentState};
+use crate::space::{AllocClass, SegmentState, Space};
 use crate::store::{At, META_HEAD_PAGES, OBJECT_WRITE, ObjectsIn, Store};
 
 /// Segments that records and guests leave to the cleaner: it fills one with the live chunks of
@@ -211,6 +211,7 @@ impl Store {
     /// Reserves the next segment of a stream.
     pub(super) fn reserve_for(&mut self, stream: Stream, watermark: Watermark) -> Option<SegmentId> {
         let alloc_class = self.alloc_class_of(stream);
+        assert_ne!(alloc_class, AllocClass::Bucket, "INV-OBJ-6: no stream of the log is in a bucket");
         let room = self.free_in(alloc_class) > self.floor_on(alloc_class, watermark);
         room.then(|| self.core.space.segments.reserve(alloc_class, watermark == Watermark::Cleaner)).flatten()
     }
@@ -480,6 +481,7 @@ impl Store {
     /// Reserves the next segment for nodes or objects.
     pub(crate) fn reserve_meta(&mut self) -> Option<SegmentId> {
         let (segments, targets) = (&mut self.core.space.segments, self.core.space.targets);
+        assert_ne!(targets.meta, AllocClass::Bucket, "INV-OBJ-6: nodes and objects of checkpoints are never in a bucket");
         targets.nodes.and_then(|alloc_class| segments.reserve(alloc_class, false)).or_else(|| segments.reserve(targets.meta, false))
     }
 
@@ -509,10 +511,24 @@ impl Store {
 
     /// Returns whether the log is so full that part of it should move to data.
     pub(crate) fn destages(&self) -> bool {
-        let segments = &self.core.space.segments;
-        let count = segments.count_in(AllocClass::Log);
-        let used = count.saturating_sub(segments.free_in(AllocClass::Log) + segments.retained_in(AllocClass::Log));
-        self.is_split() && used * 100 > count * usize::from(self.tuning.log_percent)
+        self.is_split() && self.is_log_full()
+    }
+
+    /// Returns whether more segments of the class that guests write to are used than
+    /// `Tuning::log_percent`.
+    pub(crate) fn is_log_full(&self) -> bool {
+        let (segments, landing) = (&self.core.space.segments, self.core.space.targets.landing);
+        let count = segments.count_in(landing);
+        let used = count.saturating_sub(segments.free_in(landing) + segments.retained_in(landing));
+        used * 100 > count * usize::from(self.tuning.log_percent)
+    }
+
+    /// Reserves a segment for an object of the bucket: one whose last object is in no checkpoint that an
+    /// import may begin with (INV-OBJ-4).
+    pub(crate) fn reserve_bucket_segment(&mut self) -> Option<SegmentId> {
+        let durable = self.checkpoint_generation;
+        let Space { segments, names, .. } = &mut self.core.space;
+        segments.reserve_where(AllocClass::Bucket, false, |id| names.may_name(id, durable))
     }
 
     /// Counts all deadlists again: those that a split narrowed may have become shorter since they

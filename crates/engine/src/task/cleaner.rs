@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use self::moves::{Gathered, gather_bytes, kept_identities};
+use super::uploads::Uploads;
 use crate::Planted;
 use crate::log::{META_CLASS, Stream};
 use crate::space::{AllocClass, NODE_GRAIN, PAGE, SegmentState};
@@ -47,6 +48,10 @@ pub(crate) struct Cleaner {
     todo: Vec<ChunkId>,
     /// The victim is emptied for a job, not for its space.
     for_job: bool,
+    /// The victim is emptied into the bucket, except for nodes.
+    leaves_log: bool,
+    /// Blocks on their way to the bucket.
+    pub(crate) uploads: Uploads,
     /// Headers of moves in the victim, by page.
     headers: FxHashMap<u32, MoveHeader>,
     reading: usize,
@@ -80,21 +85,34 @@ impl Cleaner {
         }
         let mut alloc_classes = self.classes_to_clean(store);
         alloc_classes.retain(|alloc_class| *alloc_class == AllocClass::Log || store.has_room_for_moves(*alloc_class, true, 1));
+        let uploads = self.uploads.wants(store);
+        self.leaves_log = false;
         // segments that leave the pool free no space: when space is short those that do go first,
-        // of the log in turns
+        // of the log, and those whose blocks leave it, in turns
         let log_first = self.for_job
             && store.coming_free(AllocClass::Log) < store.wanted_free(AllocClass::Log)
             && !store.tuning.plants(Planted::CrowdTheLog);
-        let others_first = alloc_classes.contains(&AllocClass::Data) || (log_first && alloc_classes.contains(&AllocClass::Log));
+        let uploads_first = self.for_job && uploads;
+        let others_first =
+            uploads_first || alloc_classes.contains(&AllocClass::Data) || (log_first && alloc_classes.contains(&AllocClass::Log));
         let leaving = if others_first { None } else { self.leaving_victim(store) };
-        if leaving.is_some() || self.moves_lack_room(store) {
+        let lacks_room = self.moves_lack_room(store);
+        if leaving.is_some() || (lacks_room && !uploads) {
             return leaving;
         }
-        let victim = if alloc_classes.is_empty() { None } else { self.best_victim(store, &alloc_classes) };
+        if lacks_room {
+            // what goes to the bucket needs no room in the log
+            alloc_classes.clear();
+        }
+        let victim = if alloc_classes.is_empty() && !uploads { None } else { self.best_victim(store, &alloc_classes, uploads) };
         self.found_none = victim.is_none();
-        if victim.is_some() {
+        if let Some(id) = victim {
             self.for_job = false;
+            self.leaves_log = uploads && self.uploads.takes_segment(store, id);
             return victim;
+        }
+        if lacks_room {
+            return None;
         }
         let leaving = self.leaving_victim(store);
         if leaving.is_some() {
@@ -114,6 +132,10 @@ impl Cleaner {
     pub(crate) fn read_victim(&mut self, store: &mut Store, short: bool) {
         // a victim that is needed for its space is not throttled as a job
         let wanted = store.closing.is_some() || short || (!self.found_none && !self.classes_to_clean(store).is_empty());
+        if self.leaves_log && !self.uploads.takes(store) {
+            // the rest stays where it is until uploads have ended, and other segments may be emptied
+            self.todo.clear();
+        }
         let held = self.for_job && !wanted;
         let most = if held { store.job_depth(READS) } else { READS.1 };
         while self.reading < most && (!held || store.jobs_may_go_on()) {
@@ -130,9 +152,26 @@ impl Cleaner {
         self.victim.is_some()
     }
 
-    /// Returns whether chunks of a segment were read and wait to be written.
+    /// Returns whether chunks of a segment were read and wait to be written, or to be in an object.
     fn has_gathered(&self, id: SegmentId) -> bool {
-        self.gathered.iter().any(|gathered| gathered.from == id)
+        self.gathered.iter().any(|gathered| gathered.from == id) || self.uploads.holds(id)
+    }
+
+    /// Returns whether a segment is to be emptied for its space: for other blocks, or into the bucket.
+    pub(crate) fn needs_victims(&self, store: &Store) -> bool {
+        !self.classes_to_clean(store).is_empty() || self.uploads.wants(store)
+    }
+
+    /// Continues uploads; `short` says that requests wait for space.
+    pub(crate) fn step_uploads(&mut self, store: &mut Store, short: bool) {
+        let has_no_more = self.idle() && (self.found_none || !self.uploads.wants(store));
+        self.uploads.step(store, has_no_more && (short || store.is_below_target()));
+    }
+
+    /// Returns whether the next turn goes on to empty segments into the bucket, without waiting for a read.
+    pub(crate) fn goes_on_with_uploads(&self, store: &Store) -> bool {
+        let is_throttled = self.for_job && self.victim.is_some();
+        !self.is_reading() && !self.found_none && !is_throttled && self.uploads.wants(store)
     }
 
     /// Allows moves again after a checkpoint released segments.
@@ -143,8 +182,14 @@ impl Cleaner {
     /// Returns the state as one line for debugging.
     pub(crate) fn report(&self, store: &Store) -> String {
         format!(
-            "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {:?}",
-            self.victim, self.round, self.emptied, store.spent, self.no_gain_until, self.blocked_at
+            "cleaner: victim {:?}, round {} emptied {} spent {}, exhausted until {}, blocked {:?}, uploads {}",
+            self.victim,
+            self.round,
+            self.emptied,
+            store.spent,
+            self.no_gain_until,
+            self.blocked_at,
+            self.uploads.segments().count()
         )
     }
 
@@ -178,7 +223,7 @@ impl Cleaner {
         let (Some(from), Some(chunk)) = (victim, store.core.space.chunks.get(id)) else { return store.bufs.give(buf) };
         let footprint = u64::from(chunk.footprint()) * 512;
         let live = chunk.live.clone();
-        let gathered = Gathered { chunk: id, from, identities, buf };
+        let gathered = Gathered { chunk: id, from, leaves_log: self.leaves_log, identities, buf };
         // where there are several copies, a wrong one is noticed here, and the next one read
         let others = attempt + 1 < store.io.attempts(&store.core.space.layout, from) && store.core.space.layout.spare(from) > 0;
         if others && kept_identities(store, &gathered, &live).is_none() {
@@ -234,15 +279,17 @@ impl Cleaner {
         let leaving = store.next_leaving().filter(|id| {
             let nodes = store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
             let written = nodes && store.checkpoint.running();
-            !(written || self.is_blocked(store) || self.gathered.iter().any(|g| g.from == *id))
+            !(written || self.is_blocked(store) || self.has_gathered(*id))
         });
         self.for_job |= leaving.is_some();
         leaving
     }
 
-    fn best_victim(&mut self, store: &mut Store, alloc_classes: &[AllocClass]) -> Option<SegmentId> {
+    /// Returns the segment of one of the `alloc_classes`, or to be emptied into the bucket if `uploads` is
+    /// true, whose cleaning gains most.
+    fn best_victim(&mut self, store: &mut Store, alloc_classes: &[AllocClass], uploads: bool) -> Option<SegmentId> {
         while let Some(id) = self.candidates.pop() {
-            if self.victim_score(store, id, alloc_classes).is_some() {
+            if self.victim_score(store, id, alloc_classes, uploads).is_some() {
                 return Some(id);
             }
         }
@@ -252,12 +299,13 @@ impl Cleaner {
         }
         let segments = store.core.space.segments.ids();
         let mut scored: Vec<(f64, SegmentId)> =
-            segments.filter_map(|id| self.victim_score(store, id, alloc_classes).map(|score| (score, id))).collect();
+            segments.filter_map(|id| self.victim_score(store, id, alloc_classes, uploads).map(|score| (score, id))).collect();
         scored.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         self.candidates.extend(scored.iter().take(CANDIDATES).rev().map(|(_, id)| *id));
         let best = self.candidates.pop();
         if best.is_none() {
             self.look_again_in = LOOK_PAUSE;
+            self.uploads.found_none(store);
         }
         best
     }
@@ -277,24 +325,25 @@ impl Cleaner {
         store.core.space.freed_units < self.no_gain_until
     }
 
-    /// Returns the gain of cleaning a segment of one of the `alloc_classes`; `None` when it cannot be
-    /// cleaned or gains nothing.
-    fn victim_score(&self, store: &Store, id: SegmentId, alloc_classes: &[AllocClass]) -> Option<f64> {
+    /// Returns the gain of cleaning a segment of one of the `alloc_classes`, or of emptying it into the
+    /// bucket if `uploads` is true; `None` when it cannot be cleaned or gains nothing.
+    fn victim_score(&self, store: &Store, id: SegmentId, alloc_classes: &[AllocClass], uploads: bool) -> Option<f64> {
         let space = &store.core.space;
         let s = space.segments.get(id)?;
         let (units, used) = (space.layout.pages(id) * 8, s.live);
-        // blocks in the log move to data, however many of them are live
-        let destage = s.alloc_class == AllocClass::Log;
+        // blocks in the log move to data or to the bucket, however many of them are live
+        let leaves_log = uploads && self.uploads.takes_segment(store, id);
+        let destage = s.alloc_class == AllocClass::Log || leaves_log;
         // checkpoints empty segments of objects, and most segments of nodes; nodes are not moved
         // while a checkpoint writes them
-        if !alloc_classes.contains(&s.alloc_class)
+        if !(alloc_classes.contains(&s.alloc_class) || leaves_log)
             || s.state != SegmentState::Sealed
             || s.leaving
             || s.objects > 0
             || s.left_until > store.now.0
             || (!destage && used + (units / 16).max(16) > units)
             || (s.class == META_CLASS && (store.checkpoint.running() || (used * 4 > units && !(destage && store.records_lack_room()))))
-            || self.gathered.iter().any(|g| g.from == id)
+            || self.has_gathered(id)
             || store.log.is_in_flight(id)
         {
             return None;
@@ -315,7 +364,10 @@ impl Cleaner {
         };
         let may = |alloc_class: &AllocClass| *alloc_class == AllocClass::Log || may_clean(*alloc_class);
         let alloc_classes: SmallVec<[AllocClass; 3]> = AllocClass::LOCAL.into_iter().filter(may).collect();
-        !self.moves_lack_room(store) && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &alloc_classes).is_some())
+        let uploads = self.uploads.wants(store);
+        let alloc_classes = if self.moves_lack_room(store) { SmallVec::new() } else { alloc_classes };
+        (uploads || !alloc_classes.is_empty())
+            && store.core.space.segments.ids().any(|id| self.victim_score(store, id, &alloc_classes, uploads).is_some())
     }
 
     pub(crate) fn begin_victim(&mut self, store: &mut Store, victim: SegmentId) {
@@ -343,7 +395,7 @@ impl Cleaner {
         self.headers.clear();
         store.metrics.segments_cleaned += 1;
         store.core.space.settle(victim);
-        if store.core.space.layout.alloc_class(victim) == AllocClass::Log || self.for_job {
+        if store.core.space.layout.alloc_class(victim) == AllocClass::Log || self.for_job || self.leaves_log {
             return;
         }
         self.round += 1;

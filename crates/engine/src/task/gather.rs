@@ -346,8 +346,8 @@ impl Ages {
     }
 }
 
-/// Returns the place of a block that can be gathered: plain, on the devices for data, and of the head
-/// alone unless its address can stay. Blocks that the head inherited stay where they are: volumes that
+/// Returns the place of a block that can be gathered: plain, on the devices for data, not in a bucket,
+/// from where it would be downloaded, and of the head alone unless its address can stay. Blocks that the head inherited stay where they are: volumes that
 /// share them would take them from each other for ever (INV-FORWARD-5).
 fn place_of(store: &Store, ages: Ages, addr: Addr) -> Option<(SegmentId, u32)> {
     if !addr.is_some() || addr.coding() != Coding::Raw || addr.units() != BLOCK_UNITS {
@@ -361,7 +361,7 @@ fn place_of(store: &Store, ages: Ages, addr: Addr) -> Option<(SegmentId, u32)> {
         return None;
     }
     let (segment, unit) = store.core.space.locate(addr)?;
-    Some((segment, unit / BLOCK_UNITS))
+    (!store.core.space.layout.is_in_bucket(segment)).then_some((segment, unit / BLOCK_UNITS))
 }
 
 /// Returns whether gathering is allowed: in a pool in service that neither closes nor wipes nor

@@ -1,8 +1,9 @@
-//! Pools with a bucket for their data. The engine puts nothing into it yet: all data is in the log,
-//! and the segments of the bucket are neither written nor counted as space of devices.
+//! Pools with a bucket for their data. While no import has taken a term, all data is in the log, and the
+//! segments of the bucket are neither written nor counted as space of devices.
 
 mod objects;
 mod placed;
+mod uploads;
 
 use millpond_block::{DeviceGeometry, MemberId, Op};
 use millpond_engine::{
@@ -87,6 +88,20 @@ fn all_data_is_in_the_log() {
         DATA.check(&mut harness, Target::Head(volume), 11);
         harness.audit();
     }
+}
+
+/// As in every pool whose log has devices of its own: after a quarter of a log that is small.
+#[test]
+fn a_small_log_has_its_checkpoints_in_time() {
+    let mut harness = pool(&[96], Layout::Linear, Tuning { checkpoint_log_bytes: 1 << 30, ..tuning() });
+    let volume = volume(&mut harness);
+    let mut most = 0;
+    for round in 2..12 {
+        DATA.write(&mut harness, volume, round);
+        most = most.max(harness.engine.metrics().log_bytes);
+    }
+    assert!((16 << 20..=26 << 20).contains(&most), "{most} bytes of log without a checkpoint");
+    DATA.check(&mut harness, Target::Head(volume), 11);
 }
 
 #[test]

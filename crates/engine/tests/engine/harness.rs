@@ -7,10 +7,10 @@ use millpond_block::{
     Request, SectorProfile, Since, Tag,
 };
 use millpond_engine::{
-    BucketError, BucketOp, CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout, NewDevice, PoolId,
-    PoolSpec, PoolState, Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
+    BucketError, BucketOp, BucketWork, CatalogCommand, Command, CommandError, Compression, DeviceCommand, Engine, GroupSpec, Layout,
+    NewDevice, PoolId, PoolSpec, PoolState, Reply, RestorePointScan, SnapshotId, Surveyed, Target, Time, Tuning, VolumeId,
 };
-use millpond_format::ObjectName;
+use millpond_format::{ObjectHead, ObjectName};
 
 /// Objects of a bucket in memory.
 #[derive(Default)]
@@ -22,17 +22,47 @@ pub struct Bucket {
     pub rots: u32,
     /// Reads that were answered.
     pub reads: Vec<(ObjectName, u64, usize)>,
+    /// Creates are kept in `held` instead of being answered: number of the work, name, and object.
+    pub holds: bool,
+    pub held: Vec<(u64, ObjectName, Vec<u8>)>,
+    /// Objects that were created, in their order.
+    pub created: Vec<ObjectName>,
 }
 
 impl Bucket {
-    fn answer(&mut self, op: &BucketOp) -> Result<Buf, BucketError> {
-        let BucketOp::Read { name, offset, length } = op;
-        self.reads.push((*name, *offset, *length));
-        let object = self.objects.get(name).ok_or(BucketError::Missing)?;
-        let from = *offset as usize;
+    /// Answers a request, unless it is held.
+    fn answer(&mut self, work: BucketWork) -> Option<Result<Option<Buf>, BucketError>> {
+        match work.op {
+            BucketOp::Read { name, offset, length } => Some(self.read(name, offset, length).map(Some)),
+            BucketOp::Create { name, pieces } => {
+                let object = pieces.iter().map(|piece| piece.bytes()).collect::<Vec<_>>().concat();
+                if self.holds {
+                    self.held.push((work.id, name, object));
+                    return None;
+                }
+                Some(self.create(name, object).map(|()| None))
+            }
+        }
+    }
+
+    /// Creates an object, which must be whole.
+    pub fn create(&mut self, name: ObjectName, object: Vec<u8>) -> Result<(), BucketError> {
+        ObjectHead::expect_whole(&object, PoolId([7; 16]), name).unwrap();
+        if self.objects.contains_key(&name) {
+            return Err(BucketError::Taken);
+        }
+        self.created.push(name);
+        self.objects.insert(name, object);
+        Ok(())
+    }
+
+    fn read(&mut self, name: ObjectName, offset: u64, length: usize) -> Result<Buf, BucketError> {
+        self.reads.push((name, offset, length));
+        let object = self.objects.get(&name).ok_or(BucketError::Missing)?;
+        let from = offset as usize;
         let bytes = object.get(from..from + length).ok_or(BucketError::Damaged)?;
-        let mut buf = Buf::zeroed(*length);
-        buf.bytes_mut()[..*length].copy_from_slice(bytes);
+        let mut buf = Buf::zeroed(length);
+        buf.bytes_mut()[..length].copy_from_slice(bytes);
         if self.rots > 0 {
             self.rots -= 1;
             buf.bytes_mut().iter_mut().for_each(|byte| *byte ^= 0x10);
@@ -270,8 +300,10 @@ impl Harness {
                 && let Some(work) = self.engine.pop_bucket_work()
             {
                 any = true;
-                let result = self.bucket.answer(&work.op);
-                self.engine.bucket_done(work.id, result);
+                let id = work.id;
+                if let Some(result) = self.bucket.answer(work) {
+                    self.engine.bucket_done(id, result);
+                }
             }
             if !more && !any {
                 return;
@@ -460,10 +492,15 @@ impl Harness {
     }
 
     pub fn audit(&mut self) {
-        let media = &self.media;
-        let audit = self.engine.audit(&mut |device, offset, out| {
+        let (media, objects) = (&self.media, &self.bucket.objects);
+        let read = &mut |device: DeviceSlot, offset: u64, out: &mut [u8]| {
             let at = offset as usize;
             out.copy_from_slice(&media[device.index()][at..at + out.len()]);
+        };
+        let audit = self.engine.audit_with(read, &mut |name, offset, out| {
+            let behind = objects.get(&name).and_then(|object| object.get(offset as usize..)).unwrap_or_default();
+            out.fill(0);
+            out.iter_mut().zip(behind).for_each(|(to, byte)| *to = *byte);
         });
         assert!(audit.findings.is_empty(), "{:#?}", audit.findings);
     }

@@ -1,8 +1,8 @@
-use millpond_block::{Buf, BufPool, DeviceError, PAGE};
+use millpond_block::{Buf, BufPool, BufSlice, DeviceError, PAGE};
 use millpond_format::{ObjectName, SegmentId, Term};
 use millpond_testing::Random;
 
-use super::{AT_ONCE, BucketIo, KEPT, Manner, Object, Pages, UNIT};
+use super::{AT_ONCE, BucketIo, CREATES_AT_ONCE, KEPT, Manner, Object, Pages, UNIT};
 use crate::io::Ended;
 use crate::{BucketError, BucketOp, BucketWork};
 
@@ -42,13 +42,15 @@ impl Store {
     }
 
     fn pop(&mut self) -> Option<(u64, ObjectName, u64, usize)> {
-        self.io.pop(5).map(|BucketWork { id, op: BucketOp::Read { name, offset, length } }| (id, name, offset, length))
+        let BucketWork { id, op } = self.io.pop(5, true)?;
+        let BucketOp::Read { name, offset, length } = op else { panic!("nothing is created") };
+        Some((id, name, offset, length))
     }
 
     /// Answers the next work as a store does; false when there is none.
     fn answer(&mut self) -> bool {
         let Some((id, name, offset, length)) = self.pop() else { return false };
-        self.io.done(id, Ok(bytes_of(name, offset, length)), &mut self.bufs);
+        self.io.done(id, Ok(Some(bytes_of(name, offset, length))), &mut self.bufs);
         true
     }
 
@@ -74,11 +76,11 @@ fn reads_are_cut_into_units_and_share_them() {
     store.read(2, long, UNIT_PAGES, 8, Manner::Urgent);
     let works: Vec<_> = std::iter::from_fn(|| store.pop()).collect();
     assert_eq!(works.iter().map(|work| (work.2, work.3)).collect::<Vec<_>>(), [(0, UNIT as usize), (UNIT, UNIT as usize)]);
-    store.io.done(works[1].0, Ok(bytes_of(long.name, UNIT, UNIT as usize)), &mut store.bufs);
+    store.io.done(works[1].0, Ok(Some(bytes_of(long.name, UNIT, UNIT as usize))), &mut store.bufs);
     let ended = store.ended();
     assert_eq!(ended.iter().map(|ended| ended.context).collect::<Vec<_>>(), [2], "the other read waits for the first unit");
     check(&ended[0], long, UNIT_PAGES, 8);
-    store.io.done(works[0].0, Ok(bytes_of(long.name, 0, UNIT as usize)), &mut store.bufs);
+    store.io.done(works[0].0, Ok(Some(bytes_of(long.name, 0, UNIT as usize))), &mut store.bufs);
     check(&store.ended()[0], long, UNIT_PAGES - 1, 2);
     // what was read is kept
     store.read(3, long, 0, 2 * UNIT_PAGES, Manner::Urgent);
@@ -95,7 +97,7 @@ fn behind_the_end_of_an_object_are_zeroes() {
     let (id, name, offset, length) = store.pop().expect("two pages are there");
     assert_eq!((offset, length), (0, 5 * PAGE));
     // the buffer of the caller is longer, and what it has behind the object is no part of it
-    store.io.done(id, Ok(bytes_of(name, 0, 9 * PAGE)), &mut store.bufs);
+    store.io.done(id, Ok(Some(bytes_of(name, 0, 9 * PAGE))), &mut store.bufs);
     check(&store.ended()[0], short, 3, 32);
     store.read(2, short, 4, 4, Manner::Later);
     check(&store.ended()[0], short, 4, 4);
@@ -107,7 +109,13 @@ fn behind_the_end_of_an_object_are_zeroes() {
 #[test]
 fn what_cannot_be_read_ends_with_an_error() {
     let mut store = Store::new();
-    for (result, context) in [(Err(BucketError::Missing), 1), (Err(BucketError::Damaged), 2), (Ok(Buf::zeroed(PAGE)), 3)] {
+    for (result, context) in [
+        (Err(BucketError::Missing), 1),
+        (Err(BucketError::Damaged), 2),
+        (Err(BucketError::Taken), 3),
+        (Ok(None), 4),
+        (Ok(Some(Buf::zeroed(PAGE))), 5),
+    ] {
         store.read(context, object(3, 8), 0, 4, Manner::Urgent);
         let (id, ..) = store.pop().expect("nothing was kept");
         store.io.done(id, result, &mut store.bufs);
@@ -115,7 +123,7 @@ fn what_cannot_be_read_ends_with_an_error() {
         assert_eq!((ended[0].context, ended[0].result, ended[0].pin), (context, Err(DeviceError::Gone), Some(SegmentId(9))));
         assert!(ended[0].buf.is_none());
     }
-    store.io.read(4, None, Pages { segment: SegmentId(9), first: 0, count: 1 }, Manner::Urgent, &mut store.bufs);
+    store.io.read(9, None, Pages { segment: SegmentId(9), first: 0, count: 1 }, Manner::Urgent, &mut store.bufs);
     assert_eq!(store.ended()[0].result, Err(DeviceError::Gone), "a segment without an object");
 }
 
@@ -128,7 +136,7 @@ fn a_read_of_two_units_ends_once() {
     store.io.done(first, Err(BucketError::Missing), &mut store.bufs);
     assert!(!store.io.has_ended());
     let (second, name, offset, _) = store.pop().expect("two units");
-    store.io.done(second, Ok(bytes_of(name, offset, length)), &mut store.bufs);
+    store.io.done(second, Ok(Some(bytes_of(name, offset, length))), &mut store.bufs);
     assert_eq!(store.ended().iter().map(|ended| ended.result).collect::<Vec<_>>(), [Err(DeviceError::Gone)]);
 }
 
@@ -141,9 +149,9 @@ fn a_second_attempt_reads_again_and_shares_nothing() {
     store.read(2, of, 0, 1, Manner::Again);
     let (again, name, offset, length) = store.pop().expect("a work of its own");
     assert_ne!(slow, again);
-    store.io.done(again, Ok(bytes_of(name, offset, length)), &mut store.bufs);
+    store.io.done(again, Ok(Some(bytes_of(name, offset, length))), &mut store.bufs);
     assert_eq!(store.ended().iter().map(|ended| ended.context).collect::<Vec<_>>(), [2]);
-    store.io.done(slow, Ok(Buf::zeroed(length)), &mut store.bufs);
+    store.io.done(slow, Ok(Some(Buf::zeroed(length))), &mut store.bufs);
     assert_eq!(store.ended().iter().map(|ended| ended.context).collect::<Vec<_>>(), [1]);
     // the slow one may have been wrong: what came again is kept
     store.read(4, of, 0, 1, Manner::Urgent);
@@ -175,22 +183,60 @@ fn strays_change_nothing() {
     store.read(1, object(1, 16), 0, 1, Manner::Urgent);
     let (id, name, offset, length) = store.pop().expect("one unit");
     for stray in [id + 1, id ^ 1 << 32, 0] {
-        store.io.done(stray, Ok(Buf::zeroed(length)), &mut store.bufs);
+        store.io.done(stray, Ok(Some(Buf::zeroed(length))), &mut store.bufs);
     }
     assert!(!store.io.has_ended());
     store.io.give_up(&mut store.bufs);
     assert_eq!(store.ended().iter().map(|ended| ended.result).collect::<Vec<_>>(), [Err(DeviceError::Gone)]);
-    store.io.done(id, Ok(bytes_of(name, offset, length)), &mut store.bufs);
+    store.io.done(id, Ok(Some(bytes_of(name, offset, length))), &mut store.bufs);
     assert!(!store.io.has_ended() && store.io.readings.is_empty());
     store.read(2, object(1, 16), 0, 1, Manner::Urgent);
     assert!(store.pop().is_none() && store.ended()[0].result.is_err(), "a pool that closes reads nothing");
     let mut store = Store::new();
     // a work that the caller has not taken has no result
     store.read(2, object(1, 16), 0, 1, Manner::Urgent);
-    store.io.done(id, Ok(Buf::zeroed(length)), &mut store.bufs);
+    store.io.done(id, Ok(Some(Buf::zeroed(length))), &mut store.bufs);
     assert!(!store.io.has_ended());
     assert!(store.answer());
     check(&store.ended()[0], object(1, 16), 0, 1);
+}
+
+fn bytes(byte: u8) -> Vec<BufSlice> {
+    let mut buf = Buf::zeroed(PAGE);
+    buf.bytes_mut().fill(byte);
+    vec![BufSlice::new(buf, 0..PAGE)]
+}
+
+#[test]
+fn creates_come_after_reads_and_leave_room_for_them() {
+    let mut store = Store::new();
+    let creates: Vec<u32> = (0..AT_ONCE as u64).map(|count| store.io.create(object(count, 2).name, bytes(count as u8))).collect();
+    store.read(1, object(99, 16), 0, 1, Manner::Later);
+    assert_eq!(store.pop().map(|read| read.1), Some(object(99, 16).name), "the read, although it came later");
+    assert!(store.io.pop(5, false).is_none(), "creates wait for the lease");
+    let mut out = Vec::new();
+    while let Some(BucketWork { id, op: BucketOp::Create { name, pieces } }) = store.io.pop(5, true) {
+        let count = out.len() as u64;
+        assert_eq!((name, pieces[0].bytes()[0], pieces.len()), (object(count, 2).name, count as u8, 1));
+        out.push(id);
+    }
+    assert_eq!(out.len(), CREATES_AT_ONCE);
+    store.read(2, object(98, 16), 0, 1, Manner::Urgent);
+    assert!(store.answer(), "guests do not wait for creates");
+    // results in another order; each counts for its own create, and once
+    store.io.done(out[3], Ok(None), &mut store.bufs);
+    store.io.done(out[1], Err(BucketError::Taken), &mut store.bufs);
+    store.io.done(out[3], Err(BucketError::Taken), &mut store.bufs);
+    store.io.done(out[0] ^ 1 << 32, Ok(None), &mut store.bufs);
+    // of a create that the caller has not taken
+    store.io.done(u64::from(creates[AT_ONCE - 1]) | 5 << 32, Ok(None), &mut store.bufs);
+    let created: Vec<_> = std::iter::from_fn(|| store.io.pop_created()).collect();
+    assert_eq!(created, [(creates[3], Ok(())), (creates[1], Err(BucketError::Taken))]);
+    assert_eq!(std::iter::from_fn(|| store.io.pop(5, true)).count(), 2, "as many as have ended");
+    store.io.give_up_creates();
+    store.io.done(out[0], Ok(None), &mut store.bufs);
+    assert!(store.io.pop_created().is_none() && store.io.pop(5, true).is_none());
+    assert_eq!((store.io.out, store.io.units.len()), (1, 1), "one read is left");
 }
 
 /// A store that answers late, in any order, wrong, and twice: each read ends once, with its bytes or with
@@ -216,7 +262,7 @@ fn every_read_ends_once_with_its_bytes() {
                     let at = random.below(out.len() as u64) as usize;
                     let (id, name, offset, length) = out[at];
                     let fails = random.once_in(20);
-                    let result = if fails { Err(BucketError::Missing) } else { Ok(bytes_of(name, offset, length)) };
+                    let result = if fails { Err(BucketError::Missing) } else { Ok(Some(bytes_of(name, offset, length))) };
                     failing += usize::from(fails);
                     store.io.done(id, result, &mut store.bufs);
                     // some come twice

@@ -115,10 +115,17 @@ fn a_name_is_given_once() {
     assert!(!names.insert(SegmentId(1), named(2)), "the segment has another object");
     assert!(!names.insert(SegmentId(2), named(1)), "the object is of another segment");
     assert!(!names.insert(SegmentId(1), Named { pages: 9, ..named(1) }), "of another length");
+    assert!(!names.may_name(SegmentId(1), u64::MAX) && names.may_name(SegmentId(2), 0));
     names.doom_segment(SegmentId(1), 5);
     assert!(!names.insert(SegmentId(1), named(1)), "it is doomed");
+    assert!(!names.may_name(SegmentId(1), 4), "an import may begin with a checkpoint that has its object");
+    assert!(names.may_name(SegmentId(1), 5));
     assert!(names.insert(SegmentId(1), named(2)));
-    assert_eq!(names.doomed().map(|doomed| doomed.object).collect::<Vec<_>>(), [Doomed::There { pages: 3 }]);
+    assert!(!names.may_name(SegmentId(1), 5));
+    // one that no segment ever had
+    names.doom(named(9), 6);
+    assert!(!names.insert(SegmentId(3), named(9)));
+    assert_eq!(names.doomed().map(|doomed| doomed.object).collect::<Vec<_>>(), [3, 11].map(|pages| Doomed::There { pages }));
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub(crate) struct Segment {
     pub(crate) pins: u32,
     /// Latest birth, on the write clock, of its chunks.
     pub(crate) youngest: u64,
+    /// Time in milliseconds at which its stream went on to the next one; 0 when that is not known.
+    pub(crate) filled: u64,
     /// Stream that filled it.
     pub(crate) class: u8,
     /// Number of the last batch in it.

@@ -97,7 +97,7 @@ fn a_close_waits_for_no_bucket() {
     assert!(harness.engine.pop_bucket_work().is_none());
     // the result of a read of another import
     harness.reopen();
-    harness.engine.bucket_done(work.id, Ok(Buf::zeroed(64 * PAGE)));
+    harness.engine.bucket_done(work.id, Ok(Some(Buf::zeroed(64 * PAGE))));
     harness.bucket.away = false;
     assert_eq!(unreadable(&mut harness, volume), 0);
 }

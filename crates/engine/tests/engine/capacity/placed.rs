@@ -1,5 +1,4 @@
-//! Chunks that the log places in a bucket: a batch is written to the devices by hand, since the engine
-//! writes none yet.
+//! Chunks that the log places in a bucket: a batch is written to the devices by hand, with any content.
 
 use millpond_format::{
     AREA_BYTES, BatchHeader, Checkpoint, ChunkId, ChunkRecord, DoomedName, Encoder, HEADER_PAGE, Item, Lsn, NO_SEGMENT, NameRecord,
@@ -11,7 +10,7 @@ use super::*;
 pub(super) const NAME: SegmentName = SegmentName { term: Term(1), import: 0, count: 5 };
 const STREAM: usize = 7;
 
-fn newest_root(image: &[u8]) -> Root {
+pub(super) fn newest_root(image: &[u8]) -> Root {
     let at = |slot| Root::slot_offset(slot) as usize;
     let roots = (0..RING_SLOTS).filter_map(|slot| Root::decode(&image[at(slot)..at(slot) + SECTOR_BYTES]).ok());
     roots.max_by_key(|root| root.generation).unwrap()
@@ -19,22 +18,37 @@ fn newest_root(image: &[u8]) -> Root {
 
 /// Offset of a segment of the log, which is on one device.
 pub(super) fn place(segment: SegmentId) -> usize {
-    (AREA_BYTES + u64::from(segment.0 - SEGMENTS) * EXTENT) as usize
+    place_behind(segment, SEGMENTS)
 }
 
-fn object(image: &[u8], at: ObjectRef) -> &[u8] {
+/// The same, with so many segments in the bucket.
+fn place_behind(segment: SegmentId, in_bucket: u32) -> usize {
+    (AREA_BYTES + u64::from(segment.0 - in_bucket) * EXTENT) as usize
+}
+
+pub(super) fn object(image: &[u8], at: ObjectRef) -> &[u8] {
+    object_behind(image, at, SEGMENTS)
+}
+
+fn object_behind(image: &[u8], at: ObjectRef, in_bucket: u32) -> &[u8] {
     assert!(!at.is_index());
-    let from = place(at.segment) + at.offset as usize * ObjectRef::STEP;
+    let from = place_behind(at.segment, in_bucket) + at.offset as usize * ObjectRef::STEP;
     &image[from..from + at.bytes() as usize]
 }
 
-fn checkpoint(image: &[u8]) -> Checkpoint {
+pub(super) fn checkpoint(image: &[u8]) -> Checkpoint {
     Checkpoint::decode(object(image, newest_root(image).checkpoint)).unwrap()
 }
 
 /// The names in the newest checkpoint.
-fn names(image: &[u8]) -> Vec<NameRecord> {
-    checkpoint(image).name_pages.iter().flat_map(|(_, at)| NameRecord::decode_page(object(image, *at)).unwrap()).collect()
+pub(super) fn names(image: &[u8]) -> Vec<NameRecord> {
+    names_of(image, SEGMENTS)
+}
+
+/// The same, with so many segments in the bucket.
+pub(super) fn names_of(image: &[u8], in_bucket: u32) -> Vec<NameRecord> {
+    let checkpoint = Checkpoint::decode(object_behind(image, newest_root(image).checkpoint, in_bucket)).unwrap();
+    checkpoint.name_pages.iter().flat_map(|(_, at)| NameRecord::decode_page(object_behind(image, *at, in_bucket)).unwrap()).collect()
 }
 
 /// A whole chunk of guests' blocks in the newest checkpoint.
