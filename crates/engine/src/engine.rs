@@ -12,8 +12,9 @@ use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
 use crate::{
-    BucketError, BucketState, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo, KeyTable,
-    LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo, VolumeOptions,
+    BucketError, BucketState, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo,
+    KeyTable, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
+    VolumeOptions,
 };
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
