@@ -6,15 +6,16 @@ use millpond_block::{
     Answer, Buf, BufPool, ByteRange, Completion, DeviceGeometry, DeviceSlot, DeviceSpace, DiskError, Features, Geometry, Io, IoDone,
     Payload, Query, Request, Tag,
 };
-use millpond_format::{DeviceNote, SnapshotId, VolumeId};
+use millpond_format::{DeviceNote, SegmentId, SnapshotId, VolumeId};
 
 use crate::Target;
 use crate::open::{Import, create};
 use crate::pool::{Grain, Pool};
+use crate::space::Named;
 use crate::{
-    BucketError, BucketState, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError, ImageInfo,
-    KeyTable, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning, VolumeInfo,
-    VolumeOptions,
+    BucketError, BucketObject, BucketState, BucketWork, Busy, CodecWork, Command, CommandError, DiffExtent, Fault, Fetch, FetchError,
+    ImageInfo, KeyTable, LabelsInForce, Metrics, PoolInfo, PoolSpec, PoolState, ReadCacheSize, Reply, SnapshotInfo, Time, Tuning,
+    VolumeInfo, VolumeOptions,
 };
 
 static NO_OPTIONS: BTreeMap<VolumeId, VolumeOptions> = BTreeMap::new();
@@ -309,6 +310,16 @@ impl Engine {
         if let Some(pool) = self.open_mut() {
             pool.bucket_done(id, result);
         }
+    }
+
+    /// Returns the objects of the bucket that the pool has segments for, in the order of these.
+    pub fn bucket_objects(&self) -> Vec<BucketObject> {
+        let Some(pool) = self.open() else { return Vec::new() };
+        let space = &pool.store.core.space;
+        let is_live = |id| space.segments.get(id).is_some_and(|segment| segment.live > 0);
+        let object =
+            |(id, named): (SegmentId, Named)| BucketObject { name: named.name.into(), pages: u32::from(named.pages), is_live: is_live(id) };
+        space.names.iter().map(object).collect()
     }
 
     /// Returns the time until which operations other than reads may be handed to devices

@@ -19,6 +19,17 @@ pub enum BucketState {
     Full,
 }
 
+/// An object of the bucket that the pool has a segment for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketObject {
+    /// Its name.
+    pub name: ObjectName,
+    /// Its pages of 4 KiB, with the head.
+    pub pages: u32,
+    /// Blocks in it are live. Others are retained for a rewind, or are about to be doomed.
+    pub is_live: bool,
+}
+
 /// A request to a bucket, to be made on any thread and in any order.
 #[derive(Debug)]
 pub struct BucketWork {
