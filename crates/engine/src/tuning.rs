@@ -367,4 +367,16 @@ pub enum Planted {
     BaseEntryAsHole,
     /// Fail the reads that wait for a chunk when a fetch of it ahead of guests is given up.
     BaseAheadFails,
+    /// Give chunks their places in an object that is not confirmed yet.
+    PlacedEarly,
+    /// Take the result of a create as that of the oldest one.
+    BucketByOrder,
+    /// Do not log the places of chunks in objects.
+    PlacedNotLogged,
+    /// Move map nodes to objects, too.
+    MetaInBucket,
+    /// Begin uploads without a record of their term.
+    TermNotLogged,
+    /// Choose segments again whose chunks are in uploads.
+    GatheredTwice,
 }

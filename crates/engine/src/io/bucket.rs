@@ -379,6 +379,11 @@ impl<C> BucketIo<C> {
         self.created.pop_front()
     }
 
+    /// Returns the number of the oldest create that the caller has.
+    pub(crate) fn oldest_create(&self) -> Option<u64> {
+        self.creates.values().find_map(|create| create.out)
+    }
+
     /// Forgets all creates; their results are ignored when they come.
     pub(crate) fn give_up_creates(&mut self) {
         self.creates.clear();

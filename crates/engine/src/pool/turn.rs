@@ -142,6 +142,8 @@ impl Pool {
 
     /// Takes the result of a request to the bucket; see [`Engine::bucket_done`](crate::Engine::bucket_done).
     pub(crate) fn bucket_done(&mut self, id: u64, result: Result<Option<Buf>, BucketError>) {
+        let by_order = self.store.tuning.plants(Planted::BucketByOrder) && matches!(result, Ok(None));
+        let id = self.store.bucket.oldest_create().filter(|_| by_order).unwrap_or(id);
         self.store.bucket.done(id, result, &mut self.store.bufs);
         while let Some((number, result)) = self.store.bucket.pop_created() {
             self.cleaner.uploads.created(&mut self.store, number, result);

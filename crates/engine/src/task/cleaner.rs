@@ -123,7 +123,7 @@ impl Cleaner {
         }
         let wanted = of_jobs(store);
         // chunks that are gathered from it already would be moved twice; the job asks again
-        let wanted = wanted.filter(|id| !self.has_gathered(*id));
+        let wanted = wanted.filter(|id| !self.has_gathered(store, *id));
         self.for_job |= wanted.is_some();
         wanted
     }
@@ -153,8 +153,8 @@ impl Cleaner {
     }
 
     /// Returns whether chunks of a segment were read and wait to be written, or to be in an object.
-    fn has_gathered(&self, id: SegmentId) -> bool {
-        self.gathered.iter().any(|gathered| gathered.from == id) || self.uploads.holds(id)
+    fn has_gathered(&self, store: &Store, id: SegmentId) -> bool {
+        self.gathered.iter().any(|gathered| gathered.from == id) || self.uploads.holds(store, id)
     }
 
     /// Returns whether a segment is to be emptied for its space: for other blocks, or into the bucket.
@@ -279,7 +279,7 @@ impl Cleaner {
         let leaving = store.next_leaving().filter(|id| {
             let nodes = store.core.space.segments.get(*id).is_some_and(|s| s.class == META_CLASS);
             let written = nodes && store.checkpoint.running();
-            !(written || self.is_blocked(store) || self.has_gathered(*id))
+            !(written || self.is_blocked(store) || self.has_gathered(store, *id))
         });
         self.for_job |= leaving.is_some();
         leaving
@@ -343,7 +343,7 @@ impl Cleaner {
             || s.left_until > store.now.0
             || (!destage && used + (units / 16).max(16) > units)
             || (s.class == META_CLASS && (store.checkpoint.running() || (used * 4 > units && !(destage && store.records_lack_room()))))
-            || self.has_gathered(id)
+            || self.has_gathered(store, id)
             || store.log.is_in_flight(id)
         {
             return None;

@@ -25,7 +25,7 @@ use self::upload::Upload;
 use crate::log::{Lifetime, META_CLASS};
 use crate::space::{NODE_GRAIN, SegmentState};
 use crate::store::Store;
-use crate::{BucketError, BucketState, CommandError, Fault, Invalid, PoolState, Time};
+use crate::{BucketError, BucketState, CommandError, Fault, Invalid, Planted, PoolState, Time};
 
 pub(crate) use self::upload::{Copied, CopiedGroup};
 
@@ -144,12 +144,13 @@ impl Uploads {
         };
         let is_old = store.now.0 >= s.filled.max(self.since.0) + store.tuning.uploads.after_millis;
         let of_blocks = |id| space.chunks.get(id).is_some_and(|chunk| chunk.grain != NODE_GRAIN);
-        (is_old || store.is_log_full()) && (!s.metadata || s.chunks.iter().any(|id| of_blocks(*id)))
+        (is_old || store.is_log_full())
+            && (!s.metadata || store.tuning.plants(Planted::MetaInBucket) || s.chunks.iter().any(|id| of_blocks(*id)))
     }
 
     /// Returns whether chunks of a segment are in uploads: those of a bucket that is away may be moved.
-    pub(crate) fn holds(&self, id: SegmentId) -> bool {
-        self.is_ready && self.from.contains_key(&id)
+    pub(crate) fn holds(&self, store: &Store, id: SegmentId) -> bool {
+        self.is_ready && self.from.contains_key(&id) && !store.tuning.plants(Planted::GatheredTwice)
     }
 
     /// Returns whether uploads may soon make room in the log.
@@ -227,6 +228,9 @@ impl Uploads {
         page.bytes_mut().iter_mut().zip(head.encode()).for_each(|(to, byte)| *to = byte);
         content.insert(0, millpond_block::BufSlice::new(page, 0..OBJECT_HEAD_BYTES));
         let number = store.bucket.create(ObjectName::from(name), content);
+        if store.tuning.plants(Planted::PlacedEarly) {
+            return self.created.push_back(sent);
+        }
         self.under_way.insert(number, sent);
     }
 

@@ -200,7 +200,7 @@ impl Cleaner {
 impl Cleaner {
     /// Returns where a chunk goes. Nodes stay in the log (INV-OBJ-6): an import reads them.
     fn target_of(&self, store: &Store, g: &Gathered, chunk: &Chunk) -> Target {
-        let leaves_log = g.leaves_log && chunk.grain != NODE_GRAIN;
+        let leaves_log = g.leaves_log && (chunk.grain != NODE_GRAIN || store.tuning.plants(Planted::MetaInBucket));
         if leaves_log { Target::Bucket(lifetime_of(store, chunk)) } else { Target::Stream(self.stream_of(store, chunk)) }
     }
 

@@ -19,7 +19,7 @@ use super::{RETRY_MILLIS, Uploads, leave};
 use crate::log::{BatchKind, Lifetime, OpenBatch, Stream};
 use crate::space::{AllocClass, Named, SegmentState};
 use crate::store::{Store, Watermark};
-use crate::{PoolState, Time};
+use crate::{Planted, PoolState, Time};
 
 /// Stream of the batches: the cleaner's for blocks that live longest. It is in the log.
 const STREAM: Stream = Stream::Cleaned(Lifetime::Old);
@@ -147,6 +147,9 @@ impl Uploads {
 
 /// Writes a batch with places and applies it; false when there is no room.
 fn write_places(store: &mut Store, places: &[Placed]) -> bool {
+    if store.tuning.plants(Planted::PlacedNotLogged) {
+        return places.iter().all(|placed| store.core.space.place_in_bucket(placed));
+    }
     let mut items = Encoder::default();
     places.iter().for_each(|placed| Item::Placed(placed.clone()).encode(&mut items));
     let bytes = BATCH_FIXED + store.log.small_write_index.bytes() + items.len();
