@@ -248,7 +248,8 @@ impl Uploads {
     }
 
     /// Logs the places of objects that exist, and has those created that are as full as they get: the log
-    /// is `short` of space and nothing else is left to be uploaded, or they are open for long.
+    /// is `short` of space and nothing else is left to be uploaded, or they are open for long, or a removal
+    /// needs them.
     pub(crate) fn step(&mut self, store: &mut Store, short: bool) {
         if self.own.is_none() || store.state != PoolState::Online {
             return;
@@ -261,7 +262,9 @@ impl Uploads {
         }
         let short = short && self.under_way.is_empty() && self.created.is_empty();
         let after = store.tuning.uploads.after_millis;
-        let is_due = |open: &Upload| short || store.now.0 >= open.begun.0 + after;
+        // a removal waits until their chunks have left the segments that it gives up
+        let leaves = |open: &Upload| store.evacuation.is_some() && open.chunks().any(|copied| is_leaving(store, copied.from));
+        let is_due = |open: &Upload| short || store.now.0 >= open.begun.0 + after || leaves(open);
         let due: Vec<Lifetime> = self.open.iter().filter(|(_, open)| is_due(open)).map(|(class, _)| *class).collect();
         due.into_iter().for_each(|class| self.send(store, class));
     }
@@ -290,6 +293,10 @@ impl Uploads {
             store.bufs.give_data(open.into_pieces());
         }
     }
+}
+
+fn is_leaving(store: &Store, id: SegmentId) -> bool {
+    store.core.space.segments.get(id).is_some_and(|segment| segment.leaving)
 }
 
 /// Takes a chunk of a segment out of the count of those in uploads.

@@ -156,3 +156,22 @@ fn a_segment_that_still_has_a_name_is_not_used() {
     let first: BTreeSet<SegmentId> = segments.iter().map(|(segment, _)| *segment).collect();
     assert!(segments.len() > first.len() * 2, "segments get several objects, one after another: {segments:?}");
 }
+
+#[test]
+fn a_removal_waits_for_no_open_upload() {
+    for member in [0, 1] {
+        let mut harness = pool(&[32, 32], Layout::Linear, Tuning { log_percent: 0, ..tuning() });
+        let volume = volume(&mut harness);
+        let device = harness.new_device(64);
+        let groups = vec![group(Class::Log, Layout::Linear, 1)];
+        harness.command(DeviceCommand::AddDevices { groups, devices: vec![device] }).unwrap();
+        harness.engine.set_bucket(ready(1)).unwrap();
+        harness.settle();
+        let begun = harness.now;
+        harness.command(DeviceCommand::Remove { member: MemberId(member), dry_run: false }).unwrap();
+        harness.finish_jobs();
+        assert!(harness.now < begun + UploadLimits::default().after_millis, "member {member}");
+        DATA.check(&mut harness, Target::Head(volume), 1);
+        harness.audit();
+    }
+}
