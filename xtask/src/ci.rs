@@ -18,7 +18,7 @@ const DIGESTS: &str = "crates/sim/digests.txt";
 const POWER_CUTS: [&str; 7] = ["--power-cut", "--from", "6", "--count", "14", "--jobs", "2"];
 /// Kinds of worlds that the bounded simulation never runs. The counts are small, because the first
 /// two kinds are long.
-const KINDS: [&[&str]; 9] = [
+const KINDS: [&[&str]; 10] = [
     &["--long-tables", "--from", "1", "--count", "2", "--jobs", "2"],
     &["--full", "--from", "2", "--count", "6", "--jobs", "2", "--turn-limit", "100"],
     &["--rescue", "--from", "24", "--count", "76", "--jobs", "2"],
@@ -27,6 +27,7 @@ const KINDS: [&[&str]; 9] = [
     &["--strict", "--from", "24", "--count", "76", "--jobs", "2"],
     &["--buffered", "--from", "16", "--count", "84", "--jobs", "2"],
     &["--bases", "--from", "16", "--count", "84", "--jobs", "2"],
+    &["--capacity", "--from", "32", "--count", "68", "--jobs", "2"],
     &["--buckets", "--count", "500"],
 ];
 /// Cargo profile of all builds, so that everything is built once.

@@ -24,6 +24,7 @@ use crate::machine::Latency;
 use crate::rng::{Rng, mix as hash};
 pub use bases::{Bases, MOST_BYTES, base};
 pub use cached::Cached;
+pub use capacity::Capacity;
 pub use full::Full;
 pub use long::Long;
 pub use mirrored::Mirrored;
@@ -86,7 +87,7 @@ pub struct Options {
     pub bases: bool,
     /// Gathers blocks in every world, also those that snapshots share.
     pub forwards: bool,
-    /// Has the data class of every pool in a bucket, which stays empty: all data is in a log.
+    /// Has the data class of every pool in a bucket.
     pub capacity: bool,
     /// Changes the key table in every world. A world without parity gets mirrors.
     pub keys: bool,
@@ -115,6 +116,8 @@ impl Options {
         self.bases |= matches!(bug, Planted::BaseFetchByOrder | Planted::BaseCompareHides | Planted::BaseForgotten);
         self.bases |= matches!(bug, Planted::BaseCloseWaits | Planted::BaseEntryAsHole | Planted::BaseAheadFails);
         self.forwards |= matches!(bug, Planted::ForwardKeepsTarget | Planted::ForwardForgotten);
+        self.capacity |= matches!(bug, Planted::PlacedEarly | Planted::BucketByOrder | Planted::PlacedNotLogged);
+        self.capacity |= matches!(bug, Planted::MetaInBucket | Planted::TermNotLogged | Planted::GatheredTwice);
         self.full |= matches!(bug, Planted::ForgetReservations | Planted::NothingUnique);
         self.restarts |=
             matches!(bug, Planted::ServeUnremembered | Planted::TrustAnyDevice | Planted::ForgetNewLabels | Planted::WaitForNobody);
@@ -207,10 +210,10 @@ pub struct Config {
     pub cached: Option<Cached>,
     /// Bases and their store, in worlds with bases.
     pub bases: Option<Bases>,
-    /// Segments in a bucket, or 0 in a pool without.
-    pub bucket_segments: u32,
     /// Changes of the key table, per mille of steps; 0 in a pool without.
     pub key_changes: u64,
+    /// The bucket for data, and the manners of its store, in pools with one.
+    pub capacity: Option<Capacity>,
     /// The pool is created with all features, or they are turned on at the start.
     pub features_on: bool,
     pub turns_features_on: bool,
@@ -293,8 +296,8 @@ impl Config {
             mirrored: None,
             cached: None,
             bases: None,
-            bucket_segments: 0,
             key_changes: 0,
+            capacity: None,
             features_on: false,
             turns_features_on: false,
             usable: 0,
@@ -337,7 +340,7 @@ impl Config {
         let mut rng = Rng::new(hash(!seed));
         self.code_beside(seed, options);
         if options.capacity {
-            self.put_into_bucket(seed);
+            self.put_into_bucket(seed, (!options.roomy && !options.append_only).then(|| self.pool_bytes()));
         }
         if Config::gathers(seed, options) {
             self.tuning.gather = Gather { after_reads: 4 << (seed / 4 % 3), from_bytes: 8 * KIB };

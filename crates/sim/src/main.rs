@@ -115,7 +115,7 @@ struct Args {
     /// Blocks are gathered, also those that snapshots share, in every world
     #[arg(long, conflicts_with_all = ["restarts", "gate", "bases"])]
     forwards: bool,
-    /// The data class in a bucket, which stays empty, and all data in a log, in every world
+    /// The data class in a bucket, whose store is late, away and wrong, in every world
     #[arg(long, conflicts_with_all = ["parity", "long_tables"])]
     capacity: bool,
     /// Changes of the key table, in every world
@@ -147,7 +147,7 @@ struct Args {
     scale: u64,
 }
 
-const PLANTED: [(&str, Planted); 55] = [
+const PLANTED: [(&str, Planted); 61] = [
     ("skip-barrier", Planted::SkipBarrier),
     ("free-too-early", Planted::FreeTooEarly),
     ("apply-at-completion", Planted::ApplyAtCompletion),
@@ -203,6 +203,12 @@ const PLANTED: [(&str, Planted); 55] = [
     ("base-close-waits", Planted::BaseCloseWaits),
     ("base-entry-as-hole", Planted::BaseEntryAsHole),
     ("base-ahead-fails", Planted::BaseAheadFails),
+    ("placed-early", Planted::PlacedEarly),
+    ("bucket-by-order", Planted::BucketByOrder),
+    ("placed-not-logged", Planted::PlacedNotLogged),
+    ("meta-in-bucket", Planted::MetaInBucket),
+    ("term-not-logged", Planted::TermNotLogged),
+    ("gathered-twice", Planted::GatheredTwice),
 ];
 
 fn range(text: &str) -> Result<Range<u64>, String> {
@@ -453,6 +459,17 @@ impl Batch {
             println!(
                 "  {} chunks fetched, {} of them again and {} ahead, {} refused, {} answers too late",
                 stats.fetches, stats.fetched_again, stats.fetches_ahead, stats.refused_fetches, stats.late_fetches
+            );
+        }
+        if stats.uploads > 0 {
+            let [out, created, lost, kept] = stats.ended_in;
+            println!(
+                "  {} objects created, {} placed, {} reads of them, {} wrong, {} answers too late",
+                stats.uploads, stats.placed, stats.object_reads, stats.wrong_objects, stats.late_objects
+            );
+            println!(
+                "  ends with objects: {out} under way, {created} created, {lost} placed in vain, {kept} placed for good; {} lost, {} requests failed for it",
+                stats.lost_objects, stats.unreadable
             );
         }
         println!(

@@ -18,6 +18,8 @@
 //!   meanwhile.
 //! - A block that a base or a clone of it never wrote has the content of the publication. A request
 //!   that needs it fails only if the store refused its chunk meanwhile, or the pool is being closed.
+//! - In a pool with a bucket a request that reads fails only if the bucket gave a wrong answer meanwhile
+//!   and may give several, or the pool is being closed.
 
 mod ancestry;
 mod bases;
@@ -28,6 +30,7 @@ mod guest;
 mod history;
 mod keys;
 mod losses;
+mod objects;
 mod query;
 mod room;
 
@@ -49,6 +52,7 @@ pub use guest::Flight;
 use history::{Cell, Cut, Pieces, Value};
 use keys::Keys;
 pub use losses::ByMode;
+use objects::Objects;
 use query::Questions;
 
 /// A broken promise, in words.
@@ -170,6 +174,7 @@ pub struct Oracle {
     ancestry: Ancestry,
     bases: Bases,
     keys: Keys,
+    objects: Objects,
     flights: BTreeMap<u64, Flight>,
     questions: Questions,
     commands: BTreeMap<u64, Issued>,

@@ -19,6 +19,11 @@ const EXHAUSTIVE: usize = 3;
 /// Up to this many unflushed writes, each is left out and kept alone.
 const ONE_BY_ONE: usize = 5;
 
+/// Turns after the last request, and steps before that at most.
+const REST: u32 = 40;
+const MOST_STEPS: u32 = 80;
+/// Objects that are created in the bucket of a pool until then.
+const UPLOADS: u64 = 2;
 /// Number of passes around the ring of roots.
 const LAPS: u64 = 3;
 /// Maximum events of a checkpoint at which the power is cut.
@@ -44,11 +49,12 @@ pub fn world<S: System>(seed: u64, options: &Options) -> World<S> {
     if let Some(bases) = &mut config.bases {
         (bases.count, bases.clones, bases.blocks) = (1, 1, bases.blocks.min(64));
     }
+    config.upload_at_once();
     let world = World::with_config(config, rng, &options).with_shard(seed, &options);
     if options.bytes { world.with_files(Files::new(seed)) } else { world }
 }
 
-/// Runs a short trace and cuts the power at every completed device operation.
+/// Runs a short trace and cuts the power at every completed device operation and answer of the bucket.
 ///
 /// # Errors
 /// The first broken promise.
@@ -65,8 +71,16 @@ pub fn sweep<S: System>(world: &mut World<S>) -> Verdict {
             cut_here(world)?;
         }
     }
-    // Also cut while the engine comes to rest, after the last request.
-    for _ in 0..40 {
+    // Also cut until enough objects are in the bucket, and while the engine comes to rest, after the
+    // last request.
+    let (mut rest, mut steps) = (REST, 0);
+    while rest > 0 {
+        steps += 1;
+        let wants = world.lacks_objects(UPLOADS) && steps < MOST_STEPS;
+        rest -= u32::from(!wants);
+        if wants {
+            world.step()?;
+        }
         world.turn()?;
         if world.finish_one()? {
             cut_here(world)?;

@@ -3,7 +3,8 @@
 
 use millpond_block::{DeviceGeometry, DeviceSlot, IoDone, IoKind, IoSlices};
 pub use millpond_engine::Target;
-use millpond_engine::{CommandError, Engine, KeyTable, PoolSpec, RestorePointScan, SnapshotInfo, StateMachine, Time, Tuning};
+use millpond_engine::{BucketObject, CommandError, Engine, KeyTable, PoolSpec, RestorePointScan, SnapshotInfo, StateMachine, Time, Tuning};
+use millpond_format::ObjectName;
 
 /// Returns a short name for traces.
 pub fn target_name(target: Target) -> String {
@@ -16,6 +17,10 @@ pub fn target_name(target: Target) -> String {
 /// Reads a device at rest. Arguments: position in the vector given to `create` or `import`, offset
 /// in bytes, buffer to fill.
 pub type Media<'a> = &'a mut dyn FnMut(DeviceSlot, u64, &mut [u8]);
+
+/// Reads an object of the bucket. Arguments: name, offset in bytes, buffer to fill; with zeroes behind the
+/// end of the object.
+pub type Objects<'a> = &'a mut dyn FnMut(ObjectName, u64, &mut [u8]);
 
 /// A state machine that stores a pool; see `millpond_engine` for the contract of each call.
 pub trait System: StateMachine + Sized {
@@ -48,7 +53,11 @@ pub trait System: StateMachine + Sized {
     }
     /// Runs the system's check of its own accounting (I12), with all requests answered and the
     /// devices at rest. Returns one line for each error.
-    fn audit(&mut self, media: Media<'_>) -> Vec<String>;
+    fn audit(&mut self, media: Media<'_>, objects: Objects<'_>) -> Vec<String>;
+    /// Returns the objects that segments of the bucket are.
+    fn bucket_objects(&self) -> Vec<BucketObject> {
+        Vec::new()
+    }
     /// Takes back the buffers of a read.
     fn recycle(&mut self, data: IoSlices);
 }
@@ -90,8 +99,11 @@ impl System for Engine {
     fn space_report(&self) -> String {
         Engine::space_report(self)
     }
-    fn audit(&mut self, media: Media<'_>) -> Vec<String> {
-        Engine::audit(self, media).findings
+    fn audit(&mut self, media: Media<'_>, objects: Objects<'_>) -> Vec<String> {
+        Engine::audit_with(self, media, objects).findings
+    }
+    fn bucket_objects(&self) -> Vec<BucketObject> {
+        Engine::bucket_objects(self)
     }
     fn recycle(&mut self, data: IoSlices) {
         self.buffers().give_data(data);

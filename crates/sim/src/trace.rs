@@ -62,6 +62,10 @@ pub enum Event {
     Fetch(u64, u64, u64),
     /// A fetch is answered: id, outcome.
     Fetched(u64, &'static str),
+    /// The bucket has to create or read an object: id, kind, name, offset, length, hash of the content.
+    Bucket(u64, &'static str, String, u64, u64, u64),
+    /// That is answered: id, outcome.
+    BucketDone(u64, &'static str),
     /// A remark about the world: crash, import, phase.
     Note(String),
 }
@@ -82,6 +86,8 @@ impl Event {
             Event::Turn(now) => (7, ["", ""], [*now, 0, 0, 0, 0], ""),
             Event::Fetch(id, base, chunk) => (8, ["", ""], [*id, *base, *chunk, 0, 0], ""),
             Event::Fetched(id, outcome) => (9, [outcome, ""], [*id, 0, 0, 0, 0], ""),
+            Event::Bucket(id, kind, name, offset, length, hash) => (10, [kind, name], [*id, *offset, *length, *hash, 0], ""),
+            Event::BucketDone(id, outcome) => (11, [outcome, ""], [*id, 0, 0, 0, 0], ""),
             Event::Note(_) => return,
         };
         digest.write_u64(kind);
@@ -108,6 +114,10 @@ impl fmt::Display for Event {
             Event::Turn(now) => write!(f, "     turn at {now} ms"),
             Event::Fetch(id, base, chunk) => write!(f, "       fetch {id} of chunk {chunk} of vol{base}"),
             Event::Fetched(id, outcome) => write!(f, "       fetch {id} {outcome}"),
+            Event::Bucket(id, kind, name, offset, length, hash) => {
+                write!(f, "       bucket {id} {kind} {name} {offset:#x}+{length:#x} [{:08x}]", *hash as u32)
+            }
+            Event::BucketDone(id, outcome) => write!(f, "       bucket {id} {outcome}"),
             Event::Note(text) => write!(f, "-- {text}"),
         }
     }

@@ -15,6 +15,8 @@ mod hosts;
 mod jobs;
 mod keys;
 mod long;
+mod object_store;
+mod objects;
 mod recovery;
 mod replies;
 mod rescue;
@@ -29,6 +31,7 @@ mod step;
 mod strict;
 mod sweep;
 mod turns;
+mod uploads;
 mod verify;
 mod wiped;
 mod words;
@@ -54,6 +57,8 @@ use coders::Coders;
 use fate::DeviceFaults;
 use hosts::Hosts;
 use keys::KeyUser;
+use object_store::ObjectStore;
+use objects::Progress;
 
 pub use stats::Stats;
 
@@ -98,6 +103,9 @@ pub struct World<S: System> {
     store: Option<BaseStore>,
     /// Changes of the key table, in worlds with keys.
     keys: Option<KeyUser>,
+    /// The bucket of the pool, in worlds with one, and how far uploads to it have come.
+    bucket: Option<ObjectStore>,
+    progress: Progress,
     /// The record of events.
     pub trace: Trace,
     /// Counters.
@@ -152,6 +160,7 @@ impl<S: System> World<S> {
         let caches = config.cached.map(|cached| Caches::new(cached, config.devices.len(), rng.fork(4)));
         let store = config.bases.map(|bases| BaseStore::new(bases, rng.fork(6)));
         let keys = (config.key_changes > 0).then(|| KeyUser::new(rng.clone().fork(7)));
+        let bucket = config.capacity.map(|capacity| ObjectStore::new(capacity, rng.clone().fork(8)));
         World {
             config,
             rng,
@@ -168,6 +177,8 @@ impl<S: System> World<S> {
             coders,
             store,
             keys,
+            bucket,
+            progress: Progress::default(),
             trace,
             stats: Stats::default(),
             tags: 0,
@@ -226,7 +237,9 @@ impl<S: System> World<S> {
         }
         self.machine.armed = Armed::new(fault);
         self.guests(era.requests)?;
-        self.live_without_store()?;
+        if !self.approach(era.end)? {
+            self.live_without_store()?;
+        }
         let struck = self.machine.armed.kind();
         let rots = self.machine.armed.fault().is_some_and(|f| f.kind == FaultKind::Rot);
         if struck.is_some_and(FaultKind::needs_checkpoint) || rots {

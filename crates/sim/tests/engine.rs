@@ -127,15 +127,25 @@ fn worlds_of_bases() {
     clean(0..2, Mode::PowerCut, &bases);
 }
 
-/// Pools with an empty bucket, which act as those whose devices are for data.
+/// Pools whose data moves to a bucket that is late, away and wrong. Engines end at each point of an upload.
 #[test]
-fn worlds_beside_an_empty_bucket() {
+fn worlds_with_data_in_a_bucket() {
     let capacity = Options { capacity: true, ..Options::default() };
-    clean(0..24, Mode::World, &capacity);
-    clean(0..8, Mode::World, &Options { mirrors: true, ..capacity.clone() });
-    clean(0..4, Mode::World, &Options { removals: true, ..capacity.clone() });
-    clean(0..4, Mode::World, &Options { rescue: true, ..capacity.clone() });
-    clean(0..1, Mode::PowerCut, &capacity);
+    let mut stats = clean(0..32, Mode::World, &capacity);
+    stats.add(&clean(0..8, Mode::World, &Options { mirrors: true, ..capacity.clone() }));
+    stats.add(&clean(0..4, Mode::World, &Options { removals: true, ..capacity.clone() }));
+    stats.add(&clean(0..8, Mode::World, &Options { rescue: true, ..capacity.clone() }));
+    stats.add(&clean(0..4, Mode::World, &Options { gate: true, ..capacity.clone() }));
+    stats.add(&clean(0..8, Mode::World, &Options { clones: true, ..capacity.clone() }));
+    assert!(stats.placed > 500 && stats.object_reads > 500 && stats.wrong_objects > 50 && stats.late_objects > 50, "{stats:?}");
+    assert!(stats.ended_in.iter().all(|ends| *ends >= 5), "{stats:?}");
+    assert!(stats.lost_objects > 0 && stats.unreadable > 0, "{stats:?}");
+}
+
+#[test]
+fn power_cuts_at_every_event_of_uploads() {
+    let stats = clean(0..2, Mode::PowerCut, &Options { capacity: true, ..Options::default() });
+    assert!(stats.ended_in.iter().all(|ends| *ends > 0), "{stats:?}");
 }
 
 /// Changes of the key table, while devices fail, return, are replaced and removed.
@@ -236,6 +246,12 @@ fn planted_bugs_are_found() {
         Planted::BaseForgotten,
         Planted::BaseCloseWaits,
         Planted::BaseEntryAsHole,
+        Planted::PlacedEarly,
+        Planted::BucketByOrder,
+        Planted::PlacedNotLogged,
+        Planted::MetaInBucket,
+        Planted::TermNotLogged,
+        Planted::GatheredTwice,
     ];
     for bug in planted {
         let options = Options::default().planting(bug);

@@ -134,7 +134,7 @@ impl Oracle {
 
 /// Returns the blocks whose old content a request needs: those of a read, and those that a write
 /// covers in part.
-fn read_blocks(request: &Request) -> impl Iterator<Item = u64> {
+pub(super) fn read_blocks(request: &Request) -> impl Iterator<Item = u64> {
     let (start, end) = (request.range.offset, request.range.offset.saturating_add(request.range.length));
     let (reads, writes) = match request.op {
         Op::Read | Op::Cache => (true, false),

@@ -146,7 +146,7 @@ impl Oracle {
                 match error {
                     DiskError::NoSpace if growing || self.errors_allowed => Ok(()),
                     DiskError::Io | DiskError::Shutdown if self.errors_allowed => Ok(()),
-                    error if self.excuses(&flight, *error) => Ok(()),
+                    error if self.excuses(&flight, *error) || self.objects_excuse(&flight, *error) => Ok(()),
                     _ => broken(format!("{} fails: {error}", what())),
                 }
             }
@@ -172,6 +172,7 @@ impl Oracle {
             for piece in &flight.pieces {
                 self.pieces.get_mut(*piece).durable = true;
             }
+            self.note_durable(flight);
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::code::{self, Entry};
 use super::{Answer, Bug, Doing, NO_OPTIONS, Reference};
-use crate::system::{Media, System, Target};
+use crate::system::{Media, Objects, System, Target};
 
 impl StateMachine for Reference {
     fn state(&self) -> &PoolState {
@@ -245,7 +245,7 @@ impl System for Reference {
         self.memory.snapshots()
     }
 
-    fn audit(&mut self, _: Media<'_>) -> Vec<String> {
+    fn audit(&mut self, _: Media<'_>, _: Objects<'_>) -> Vec<String> {
         Vec::new()
     }
 

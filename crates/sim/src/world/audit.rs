@@ -14,9 +14,11 @@ impl<S: System> World<S> {
         if self.fate.as_ref().is_some_and(DeviceFaults::has_damage) {
             return Ok(()); // an audit trusts every copy
         }
-        let World { system, machine, .. } = self;
+        self.audit_bucket()?;
+        let World { system, machine, bucket, .. } = self;
         let Some(system) = system else { return Ok(()) };
-        let problems = system.audit(&mut |slot, offset, out| machine.peek(slot, offset, out));
+        let mut objects = |name, offset, out: &mut [u8]| bucket.iter().for_each(|store| store.peek(name, offset, out));
+        let problems = system.audit(&mut |slot, offset, out| machine.peek(slot, offset, out), &mut objects);
         if problems.is_empty() { Ok(()) } else { broken(format!("the accounting is wrong: {}", problems.join("; "))) }
     }
 

@@ -1,15 +1,18 @@
-//! Worlds with bases: the feature is turned on, and bases and clones are made. A store that is away
-//! delays the requests that need it, and nothing else.
+//! Worlds with bases: the feature is turned on, and bases and clones are made. A store that is away, of
+//! bases or the bucket of the pool, delays the requests that need it, and nothing else.
 
 use std::collections::BTreeSet;
 
 use millpond_block::{ByteRange, Op};
 use millpond_engine::{CatalogCommand, Command, DeviceCommand, PoolState, SnapshotId};
 
+use super::base_store::BaseStore;
+use super::object_store::ObjectStore;
 use super::{BUSY_STEP, PATIENCE_TURNS, World};
 use crate::System;
 use crate::config::{Bases, base};
 use crate::oracle::{BLOCK, Verdict, broken};
+use crate::rng::Rng;
 use crate::system::Target;
 use crate::workload::Ask;
 
@@ -63,8 +66,8 @@ impl<S: System> World<S> {
     /// it: other requests, checkpoints and snapshots. Then the store comes back, or its absence
     /// lasts until the crash.
     pub(super) fn live_without_store(&mut self) -> Verdict {
-        let Some(store) = &mut self.store else { return Ok(()) };
-        if !store.rng.percent(40) || self.state() != PoolState::Online {
+        let Some(rng) = self.rng_of_stores() else { return Ok(()) };
+        if !rng.percent(40) || self.state() != PoolState::Online {
             return Ok(());
         }
         self.drain()?;
@@ -90,10 +93,19 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Calls a store back that was sent away, and waits for all answers.
+    /// Returns the randomness of the store, or of the first of two.
+    fn rng_of_stores(&mut self) -> Option<&mut Rng> {
+        let bucket = self.bucket.as_mut().map(|store| &mut store.rng);
+        self.store.as_mut().map(|store| &mut store.rng).or(bucket)
+    }
+
+    /// Calls stores back that were sent away, and waits for all answers.
     pub(super) fn call_store_back(&mut self) -> Verdict {
-        let Some(store) = &mut self.store else { return Ok(()) };
-        store.come_back();
+        if !self.has_store() {
+            return Ok(());
+        }
+        self.store.iter_mut().for_each(BaseStore::come_back);
+        self.bucket.iter_mut().for_each(ObjectStore::come_back);
         self.drain()
     }
 
@@ -101,10 +113,14 @@ impl<S: System> World<S> {
     pub(super) fn read_without_store(&mut self) -> BTreeSet<u64> {
         // A pool that has stopped closes no more.
         let online = self.state() == PoolState::Online;
-        let Some(store) = self.store.as_mut().filter(|_| online) else { return BTreeSet::new() };
-        store.leave();
-        self.trace.note("the store of the bases goes away");
-        let targets: Vec<Target> = self.oracle.targets().into_iter().filter(|target| self.oracle.base_of(*target).is_some()).collect();
+        if !online || !self.has_store() {
+            return BTreeSet::new();
+        }
+        self.store.iter_mut().for_each(BaseStore::leave);
+        self.bucket.iter_mut().for_each(ObjectStore::leave);
+        self.trace.note("the store goes away");
+        let may_wait = |target: &Target| self.bucket.is_some() || self.oracle.base_of(*target).is_some();
+        let targets: Vec<Target> = self.oracle.targets().into_iter().filter(may_wait).collect();
         let mut tags = BTreeSet::new();
         for _ in 0..self.rng.between(1, 24) {
             if targets.is_empty() {
@@ -139,7 +155,7 @@ impl<S: System> World<S> {
             }
         }
         broken(format!(
-            "{} requests, {} of which read a base, and {} commands wait for a store that is away",
+            "{} requests, {} of which may need it, and {} commands wait for a store that is away",
             self.oracle.flights(),
             waiting.len(),
             self.running.len()

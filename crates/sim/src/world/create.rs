@@ -28,6 +28,10 @@ impl<S: System> World<S> {
     fn format(&mut self) -> Verdict {
         let mut id = [0u8; 16];
         id.iter_mut().for_each(|byte| *byte = self.rng.next() as u8);
+        if let Some(bucket) = &mut self.bucket {
+            bucket.begin(PoolId(id));
+            self.oracle.allow_objects();
+        }
         let (groups, extent_bytes, features) = (self.config.groups(), Some(self.config.extent), self.config.features_on);
         let spec = PoolSpec { name: "pond".to_owned(), id: PoolId(id), groups, extent_bytes, features };
         // A small device meant for a cache or spare would be a bad one for data.

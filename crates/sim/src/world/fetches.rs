@@ -46,24 +46,40 @@ impl<S: System> World<S> {
         Ok(())
     }
 
-    /// Makes the store go away for a while, sometimes.
+    /// Returns whether there is a store that may fail requests.
+    pub(super) fn has_store(&self) -> bool {
+        self.store.is_some() || self.bucket.is_some()
+    }
+
+    /// Makes a store go away for a while, sometimes.
     pub(super) fn befall_store(&mut self) {
         let now = self.machine.nanos();
         self.store.iter_mut().for_each(|store| store.befall(now));
+        self.bucket.iter_mut().for_each(|store| store.befall(now));
     }
 
-    /// Makes all chunks good, or lets them be missing or damaged again.
+    /// Makes all chunks and objects good, or lets them be missing or damaged again.
     pub(super) fn heal_store(&mut self, good: bool) {
         self.store.iter_mut().for_each(|store| store.heal(good));
+        self.bucket.iter_mut().for_each(|store| store.heal(good));
     }
 
     /// Gives late answers to an engine whose pool is closed.
     pub(super) fn answer_after_close(&mut self) {
-        let World { store: Some(store), system: Some(system), oracle, trace, .. } = self else { return };
-        store.forget();
-        while let Some((fetch, result)) = store.stray(oracle.grid()) {
-            trace.add(Event::Fetched(fetch.id, "after the close"));
-            system.fetched(fetch, result);
+        let World { store, bucket, system: Some(system), oracle, trace, machine, .. } = self else { return };
+        if let Some(store) = store {
+            store.forget();
+            while let Some((fetch, result)) = store.stray(oracle.grid()) {
+                trace.add(Event::Fetched(fetch.id, "after the close"));
+                system.fetched(fetch, result);
+            }
+        }
+        if let Some(bucket) = bucket {
+            bucket.forget(machine.nanos());
+            while let Some(stray) = bucket.stray() {
+                trace.add(Event::BucketDone(stray.id, "after the close"));
+                system.bucket_done(stray.id, stray.result);
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ impl<S: System> World<S> {
         self.read_back(targets)?;
         self.settle_down()?;
         self.audit()?;
+        self.lose_objects()?;
         self.last_trial()?;
         self.last_wipe()?;
         if self.config.pool_bytes() <= REFILL_LIMIT && !self.config.append_only && self.rng.percent(30) {

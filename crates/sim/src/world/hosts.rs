@@ -8,6 +8,7 @@ use millpond_block::{ByteRange, Io, IoDone, IoKind, Op, Payload, Request, Tag};
 use millpond_engine::{Holder, Time, Tuning};
 
 use super::World;
+use super::object_store::ObjectStore;
 use super::shard::{hand_over, take_ios};
 use crate::fault::Armed;
 use crate::machine::Machine;
@@ -61,6 +62,18 @@ fn read_late(io: Io, devices: &[usize], machine: &Machine) -> Result<IoDone, Vio
         machine.peek_device(*device, offset, to);
     }
     Ok(IoDone { id: io.id, result: Ok(()), buf: Some(buf) })
+}
+
+/// Lets the bucket serve a host that was suspended.
+fn serve_bucket<S: System>(bucket: Option<&mut ObjectStore>, late: &mut S, machine: &Machine) -> Verdict {
+    let Some(bucket) = bucket else { return Ok(()) };
+    while let Some(work) = late.pop_bucket_work() {
+        let leased = late.lease().is_none_or(|until| machine.now() <= until);
+        if let Some(answer) = bucket.serve_suspended(work, machine.nanos(), leased)? {
+            late.bucket_done(answer.id, answer.result);
+        }
+    }
+    Ok(())
 }
 
 /// The hosts that see the devices.
@@ -181,7 +194,7 @@ impl<S: System> World<S> {
     /// Runs the host from which the pool is being taken. Its operations take effect until the other
     /// host begins to read the pool (INV-CLAIM-1).
     pub(super) fn live_on(&mut self) -> Verdict {
-        let World { hosts: Some(hosts), machine, trace, system, coders, .. } = self else { return Ok(()) };
+        let World { hosts: Some(hosts), machine, trace, system, coders, bucket, .. } = self else { return Ok(()) };
         let Hosts { rng, ghost: Some(ghost), .. } = hosts else { return Ok(()) };
         let Ghost { system: late, devices, shard: Some(shard), ended, asleep: Some(until), .. } = ghost else { return Ok(()) };
         if machine.now() < *until || rng.percent(50) {
@@ -212,6 +225,7 @@ impl<S: System> World<S> {
         late.answer(machine.now());
         late.turn(machine.now());
         take_ios(shard, late, machine, |_| false)?;
+        serve_bucket(bucket.as_mut(), late, machine)?;
         // Its answers reach no guest.
         while late.pop_completion().is_some() || late.pop_reply().is_some() {}
         Ok(())
@@ -219,7 +233,7 @@ impl<S: System> World<S> {
 
     /// Runs the suspended host after it has lost the pool.
     fn wake_ghost(&mut self) -> Verdict {
-        let World { hosts: Some(hosts), machine, trace, coders, .. } = self else { return Ok(()) };
+        let World { hosts: Some(hosts), machine, trace, coders, bucket, .. } = self else { return Ok(()) };
         let Some(mut ghost) = hosts.ghost.take() else { return Ok(()) };
         trace.note("the host before was only held up");
         if let Some(shard) = ghost.shard.as_mut().filter(|_| hosts.rng.percent(50)) {
@@ -248,6 +262,7 @@ impl<S: System> World<S> {
             if let Some(shard) = shard {
                 take_ios(shard, system, machine, |_| false)?;
             }
+            serve_bucket(bucket.as_mut(), system, machine)?;
             while let Some(io) = system.pop_io() {
                 let done = read_late(io, devices, machine)?;
                 system.io_done(done);

@@ -99,6 +99,7 @@ impl<S: System> World<S> {
         let unsettled = self.oracle.unsettled();
         if !unsettled.is_empty() {
             self.read_back(unsettled)?;
+            self.read_the_rest()?;
             let now = self.trace.note("settled");
             self.oracle.settle(now)?;
         }

@@ -21,6 +21,7 @@ impl<S: System> World<S> {
         let gone = self.machine.armed.fault().filter(|_| struck == Some(FaultKind::Gone)).map(|f| f.device);
         self.note_end(closed, struck.is_none());
         if !closed {
+            self.end_uploads();
             if end != End::Power && struck.is_none() {
                 self.keep_ghost();
             }

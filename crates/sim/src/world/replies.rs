@@ -33,6 +33,7 @@ impl<S: System> World<S> {
             self.coders.add(work);
         }
         self.take_fetches(system)?;
+        self.take_bucket_works(system)?;
         while let Some(completion) = system.pop_completion() {
             let tag = completion.tag.0;
             let at = self.trace.add(Event::Complete(tag, outcome(&completion.result.as_ref().map(|_| ()).map_err(|e| *e))));

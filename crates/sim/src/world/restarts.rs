@@ -203,6 +203,7 @@ impl<S: System> World<S> {
         site.daemons[site.here].save_due(now);
         self.note_gap(site)?;
         self.collect();
+        self.end_bucket();
         self.system = None;
         self.machine.kill();
         self.stats.closes += 1;
@@ -259,13 +260,13 @@ impl<S: System> World<S> {
         self.settle_down()?;
         self.keep_labels(site);
         let plugged = self.machine.plugged().to_vec();
-        let here = self.system.take();
+        let (here, bucket, progress) = (self.system.take(), self.bucket.clone(), self.progress.clone());
         self.trace.note(format!("host {other} starts beside host {}", site.here));
         let mut start = Start::new(other, self.arrivals(site, false, false));
         start.beside = true;
         self.bring_up(site, start)?;
         self.trace.note(format!("host {} goes on", site.here));
-        self.system = here;
+        (self.system, self.bucket, self.progress) = (here, bucket, progress);
         self.machine.plug_these(plugged);
         self.keep_labels(site);
         Ok(())

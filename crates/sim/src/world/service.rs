@@ -5,6 +5,7 @@ use millpond_engine::{Aim, Command, PoolState, Tuning};
 
 use super::World;
 use super::base_store::BaseStore;
+use super::object_store::ObjectStore;
 use crate::oracle::{BLOCK, Verdict, Violation, broken};
 use crate::shard::Shard;
 use crate::workload::Ask;
@@ -19,6 +20,7 @@ impl<S: System> World<S> {
         self.collect();
         self.observe();
         self.observe_caches();
+        self.end_uploads();
         self.start_system(None);
         self.machine.let_go.clear();
         self.waiting.clear();
@@ -71,7 +73,7 @@ impl<S: System> World<S> {
             }
         }
         self.oracle.errors_allowed = before || lenient;
-        verdict
+        verdict.and_then(|()| self.note_import())
     }
 
     /// Imports, and stops after this number of device operations.
@@ -137,7 +139,7 @@ impl<S: System> World<S> {
         }
         self.drain()?;
         // A store that refuses a chunk is no damage.
-        self.stats.detected += u64::from(self.stats.failed > failed && self.store.is_none());
+        self.stats.detected += u64::from(self.stats.failed > failed && !self.has_store());
         Ok(())
     }
 
@@ -149,6 +151,7 @@ impl<S: System> World<S> {
         self.read_without_store();
         let closed = self.command_and_wait(Command::Close)?;
         self.store.iter_mut().for_each(BaseStore::come_back);
+        self.bucket.iter_mut().for_each(ObjectStore::come_back);
         if !closed {
             return Ok(false);
         }
@@ -172,6 +175,7 @@ impl<S: System> World<S> {
         self.collect();
         self.observe();
         self.observe_caches();
+        self.end_uploads();
         self.start_system(None);
         self.machine.let_go.clear();
         if self.rng.percent(30) {

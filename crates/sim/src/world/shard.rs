@@ -7,6 +7,7 @@ use millpond_engine::{CatalogCommand, Command, Entry, PoolState, VolumeId, Volum
 use millpond_format::{CLAIM_OFFSET, SECTOR_BYTES, second_area};
 
 use super::base_store::BaseStore;
+use super::object_store::ObjectStore;
 use super::{IDLE_STEP, World};
 use crate::config::Options;
 use crate::machine::Machine;
@@ -82,6 +83,7 @@ impl<S: System> World<S> {
         self.system = system;
         self.coders.clear();
         self.store.iter_mut().for_each(BaseStore::forget);
+        self.bucket.iter_mut().for_each(|store| store.forget(self.machine.nanos()));
         self.leave_shard();
     }
 
@@ -182,18 +184,20 @@ impl<S: System> World<S> {
         }
     }
 
-    /// Returns whether operations are in flight only on devices that hang, no fetch is, and nothing
-    /// waits in the shard.
+    /// Returns whether operations are in flight only on devices that hang, nothing is asked of stores, and
+    /// nothing waits in the shard.
     pub(super) fn is_idle(&self) -> bool {
         let stores = self.store.as_ref().is_none_or(BaseStore::is_idle);
-        stores && self.machine.idle() && self.coders.is_idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
+        let bucket = self.bucket.as_ref().is_none_or(ObjectStore::is_idle);
+        stores && bucket && self.machine.idle() && self.coders.is_idle() && self.shard.as_ref().is_none_or(Shard::is_idle)
     }
 
     /// Returns the time to wait while nothing happens, in microseconds: until a delayed operation
-    /// or request may leave, or the store answers, if there is one.
+    /// or request may leave, or a store answers, if there is one.
     pub(super) fn idle_step(&self) -> u64 {
         let answer = self.store.as_ref().and_then(BaseStore::next);
-        let next = self.shard.as_ref().and_then(Shard::next).into_iter().chain(answer).min();
+        let object = self.bucket.as_ref().and_then(ObjectStore::next);
+        let next = self.shard.as_ref().and_then(Shard::next).into_iter().chain(answer).chain(object).min();
         next.map_or(IDLE_STEP, |next| (next.saturating_sub(self.machine.nanos()) / 1000 + 1).min(SLEEP))
     }
 }

@@ -53,6 +53,7 @@ impl<S: System> World<S> {
     /// Returns a world with the same devices and past, with its own RNG and without an engine.
     pub(crate) fn fork(&mut self, label: u64) -> World<S> {
         let label = self.trace.now() << 8 | label;
+        let (progress, ended_in) = self.uploads_at_end().unwrap_or_else(|| (self.progress.clone(), [0; 4]));
         World {
             config: self.config.clone(),
             rng: Rng::new(label),
@@ -69,8 +70,10 @@ impl<S: System> World<S> {
             coders: Coders::new(Rng::new(label)),
             store: self.store.as_ref().map(|store| store.fork(label)),
             keys: None,
+            bucket: self.bucket.as_ref().map(|store| store.fork(label, self.machine.nanos())),
+            progress,
             trace: self.trace.fork(60),
-            stats: Stats::default(),
+            stats: Stats { ended_in, ..Stats::default() },
             tags: self.tags,
             answers: 0,
             clock: None,

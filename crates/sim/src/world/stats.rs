@@ -57,6 +57,23 @@ pub struct Stats {
     pub fetches_ahead: u64,
     /// Answers of the store that came twice, or after the end of the pool's service.
     pub late_fetches: u64,
+    /// Objects that the engine asked its bucket to create.
+    pub uploads: u64,
+    /// Objects whose chunks it placed there.
+    pub placed: u64,
+    /// Reads of parts of objects.
+    pub object_reads: u64,
+    /// Reads of objects that were answered wrongly.
+    pub wrong_objects: u64,
+    /// Answers of the bucket that came twice, or after the end of the pool's service.
+    pub late_objects: u64,
+    /// Ends of an engine with a create out, with an object that was created and not placed, and after
+    /// which the next import lacked an object that was placed, or had one.
+    pub ended_in: [u64; 4],
+    /// Objects that were lost for good.
+    pub lost_objects: u64,
+    /// Requests that failed because of lost objects.
+    pub unreadable: u64,
     /// Device faults: devices that failed, were away, hung or damaged data.
     pub losses: u64,
     /// Devices replaced, added and removed, and jobs requested.
@@ -128,6 +145,14 @@ impl Stats {
         self.fetched_again += other.fetched_again;
         self.fetches_ahead += other.fetches_ahead;
         self.late_fetches += other.late_fetches;
+        self.uploads += other.uploads;
+        self.placed += other.placed;
+        self.object_reads += other.object_reads;
+        self.wrong_objects += other.wrong_objects;
+        self.late_objects += other.late_objects;
+        self.ended_in.iter_mut().zip(other.ended_in).for_each(|(sum, count)| *sum += count);
+        self.lost_objects += other.lost_objects;
+        self.unreadable += other.unreadable;
         self.losses += other.losses;
         self.changes += other.changes;
         self.key_changes += other.key_changes;

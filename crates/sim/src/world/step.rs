@@ -44,7 +44,7 @@ impl<S: System> World<S> {
                     self.drain()?;
                 }
             }
-        } else if (self.shard.is_some() || (made == 0 && self.store.is_some())) && self.machine.idle() {
+        } else if (self.shard.is_some() || (made == 0 && self.has_store())) && self.machine.idle() {
             self.machine.pass(self.idle_step());
         }
         Ok(made)

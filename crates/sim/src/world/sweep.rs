@@ -48,9 +48,14 @@ impl<S: System> World<S> {
         self.finish_one()
     }
 
-    /// Returns the number of completed device operations.
+    /// Returns the number of completed device operations and answers of the bucket.
     pub(crate) fn completed(&self) -> u64 {
-        self.machine.completed
+        self.machine.completed + self.bucket.as_ref().map_or(0, |store| store.answered)
+    }
+
+    /// Returns whether the pool has a bucket, and fewer objects than this were created in it.
+    pub(crate) fn lacks_objects(&self, objects: u64) -> bool {
+        self.bucket.as_ref().is_some_and(|store| store.created < objects)
     }
 
     /// Returns the writes that a power cut may lose now.

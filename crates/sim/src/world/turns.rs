@@ -107,8 +107,8 @@ impl<S: System> World<S> {
         true
     }
 
-    /// Ends one device operation, one compression or decompression, or one fetch; returns false if
-    /// there is none.
+    /// Ends one device operation, one compression or decompression, one fetch, or one work of the bucket;
+    /// returns false if there is none.
     pub(crate) fn finish_one(&mut self) -> Result<bool, Violation> {
         if let (Some(system), Some(work)) = (&mut self.system, self.coders.finish_one(self.machine.idle())) {
             self.stats.coded += work.blocks() as u64;
@@ -116,7 +116,7 @@ impl<S: System> World<S> {
             self.pump()?;
             return Ok(true);
         }
-        if self.answer_fetch() {
+        if self.answer_fetch() || self.answer_bucket() {
             self.pump()?;
             return Ok(true);
         }
@@ -134,6 +134,7 @@ impl<S: System> World<S> {
     /// Gives the engine a turn; returns true if it wants another one soon.
     pub(crate) fn turn(&mut self) -> Result<bool, Violation> {
         self.before_turn()?;
+        self.tell_bucket()?;
         let now = self.machine.now();
         self.trace.add(Event::Turn(now.0));
         // Imports are not timed: they build all of the state, and no request waits for them.
@@ -147,6 +148,7 @@ impl<S: System> World<S> {
         }
         self.pump()?;
         self.after_turn();
+        self.note_placed();
         Ok(again)
     }
 

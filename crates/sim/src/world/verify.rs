@@ -95,8 +95,8 @@ impl<S: System> World<S> {
     }
 
     /// Reads heads again whose reads after a power cut failed, with good chunks in the end.
-    fn read_the_rest(&mut self) -> Verdict {
-        if self.store.is_none() {
+    pub(super) fn read_the_rest(&mut self) -> Verdict {
+        if !self.has_store() {
             return Ok(());
         }
         for time in 1..=READS {
