@@ -96,7 +96,7 @@ impl Guest {
         taken.requests > 0
     }
 
-    /// True when its requests that wait for chunks are to be ended: nobody waits for their answers.
+    /// True when its requests that wait for chunks are to be ended: no client waits for their answers.
     pub fn ends_waits(&self, now: u64) -> bool {
         self.patient_until.is_some_and(|until| until <= now) && self.device.in_flight() > 0
     }
